@@ -1,0 +1,118 @@
+"""The NumPyClient: local LoRA-CLIP training with the forget lock, evaluation, excision."""
+
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context
+from flwr.client import NumPyClient
+from numpy.typing import NDArray
+
+from .node import Node
+from ease_flower import protocol
+from ease_flower.errors import StaleCode, StateError
+from ease_flower.metrics.evaluate import evaluate_client
+from ease_flower.model.adapters import get_adapters, set_adapters
+from ease_flower.model.training import Lock, excise_locally, train_locally
+from ease_flower.seeding import numpy_generator
+
+Arrays = list[NDArray[Any]]
+
+
+class EaseClient(NumPyClient):
+    """Trains, evaluates and excises on one node's pairs.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+        ``context.state`` keeps the forget lock for the rest of a run.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.state = context.state
+        self.node = Node(context)
+
+    def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
+        """Train the adapters for the configured epochs.
+
+        Parameters
+        ----------
+        parameters : list of ndarray
+            Adapters of the server, in the order of the adapter space.
+        config : dict
+            ``server-round``, ``phase``, ``code-digest``, and ``lock-digest`` while locked.
+
+        Returns
+        -------
+        list of ndarray, int, dict
+            Adapters, number of pairs, and ``loss``, ``client-seconds`` (training alone: the
+            frozen stems are computed once and cost the same whatever is done afterwards).
+        """
+        _check_code(config)
+        encoder, _ = self.node.encoder()
+        stems = self.node.stems("train")
+        set_adapters(encoder, parameters)
+        rng = numpy_generator(
+            self.node.config.seed, "fit", self.node.name, int(config["server-round"])
+        )
+        started = perf_counter()
+        loss = train_locally(encoder, stems, self.node.config, rng, self._lock(config))
+        seconds = perf_counter() - started
+        return get_adapters(encoder), len(stems), {"loss": loss, "client-seconds": seconds}
+
+    def evaluate(
+        self, parameters: Arrays, config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Measure a model on this node's pairs; numbers only, see `evaluate_client`."""
+        _check_code(config)
+        encoder, _ = self.node.encoder()
+        stems = {part: self.node.stems(part) for part in ("train", "holdout")}
+        far = self.node.stems("distractors") if len(self.node.data.distractors) else None
+        set_adapters(encoder, parameters)
+        metrics = evaluate_client(encoder, stems["train"], stems["holdout"], far)
+        return 0.0, len(stems["train"]), dict(metrics)
+
+    def excise(
+        self, parameters: Arrays, config: dict[str, Any]
+    ) -> tuple[NDArray[np.float32], int, dict[str, Any]]:
+        """Displace this node's pairs in both branches (BKE), starting from theta_u.
+
+        Returns
+        -------
+        ndarray of shape (steps, d), int, dict
+            Displacement after each step, number of pairs, ``client-seconds``.
+        """
+        _check_code(config)
+        encoder, _ = self.node.encoder()
+        stems, holdout = self.node.stems("train"), self.node.stems("holdout")
+        set_adapters(encoder, parameters)
+        rng = numpy_generator(self.node.config.seed, "excise", self.node.name)
+        started = perf_counter()
+        trajectory = excise_locally(encoder, stems, holdout, self.node.config, rng)
+        seconds = perf_counter() - started
+        return trajectory.numpy(), len(stems), {"client-seconds": seconds}
+
+    def _lock(self, config: dict[str, Any]) -> Lock | None:
+        digest = config.get(protocol.LOCK_DIGEST)
+        if not digest or self.node.config.lock == "none":
+            return None
+        record = self.state.get(protocol.LOCK)
+        if not isinstance(record, ArrayRecord):
+            raise StateError("the forget lock was not received; the server sends it again")
+        device = self.node.encoder()[0].device
+        basis, anchor = (
+            torch.from_numpy(record[key].numpy().astype(np.float32)).to(device)
+            for key in ("basis", "anchor")
+        )
+        return Lock(basis, anchor)
+
+
+def _check_code(config: dict[str, Any]) -> None:
+    theirs, ours = config.get(protocol.CODE_DIGEST), protocol.code_digest()
+    if theirs and theirs != ours:
+        raise StaleCode(
+            f"this node runs ease_flower {ours}, the server {theirs}: Flower's local daemon was "
+            "started in another checkout, whose code it imports; stop the flower-superlink process "
+            "and start it from a folder without ease_flower/, or use 'ease-flower run'"
+        )

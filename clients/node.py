@@ -1,0 +1,66 @@
+"""What a node has: its name, its pairs, and the stems of its pairs, kept for the process."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+
+from .identity import client_name
+from ease_flower.config import Config
+from ease_flower.data.federation import ClientData, client_data, node_data
+from ease_flower.errors import UserError
+from ease_flower.model.adapters import AdapterSpace
+from ease_flower.model.caching import StemCache, StemStore
+from ease_flower.model.prepare import prepare
+from ease_flower.model.towers import DualEncoder
+
+_stems = StemStore()
+
+
+class Node:
+    """One client as the local work sees it.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+        Its run config is checked here, its node config says where the pairs are: ``data-path``
+        on a deployed node, ``partition-id`` and ``num-partitions`` in simulation.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.config = Config.from_run_config(context.run_config)
+        self.name = client_name(context)
+        if self.config.threads:
+            torch.set_num_threads(self.config.threads)
+        node = context.node_config
+        if "data-path" in node:
+            self.data = _node_data(self.config, str(node["data-path"]))
+        elif "partition-id" in node and "num-partitions" in node:
+            self.data = _client_data(
+                self.config, int(node["partition-id"]), int(node["num-partitions"])
+            )
+        else:
+            raise UserError(
+                f"{self.name}: the node config needs data-path, the folder with captions and "
+                "images (flower-supernode --node-config 'data-path=\"/data\"')"
+            )
+
+    def encoder(self) -> tuple[DualEncoder, AdapterSpace]:
+        """Return the process's encoder, at theta_0 of this run."""
+        return prepare(self.config)
+
+    def stems(self, part: str) -> StemCache:
+        """Return the stems of ``train``, ``holdout`` or ``distractors``."""
+        encoder, _ = self.encoder()
+        return _stems.get(encoder, getattr(self.data, part), self.config.adapted_blocks)
+
+
+@lru_cache(maxsize=64)
+def _client_data(config: Config, index: int, num_clients: int) -> ClientData:
+    return client_data(config, index, num_clients)
+
+
+@lru_cache(maxsize=4)
+def _node_data(config: Config, folder: str) -> ClientData:
+    return node_data(config, Path(folder))

@@ -1,0 +1,1 @@
+"""Dual encoders with LoRA adapters: building, cutting, caching, training, exporting."""

@@ -1,0 +1,211 @@
+"""Local LoRA-CLIP training of one client: mini-batch steps on InfoNCE, with the forget lock."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ease_flower.config import Config
+from ease_flower.errors import NotFinite, NothingTrained
+from ease_flower.model.adapters import flat_theta, trained_parameters
+from ease_flower.model.caching import StemCache, embed_images, embed_texts
+from ease_flower.model.losses import (
+    bilateral_excision,
+    forget_lock,
+    info_nce,
+    proximal_lock,
+    sigmoid_loss,
+)
+from ease_flower.model.towers import DualEncoder
+
+PAIR_WEIGHT = 1.0  # weight of the pair term in bilateral excision
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The forget lock a client holds: U_mu of shape (d, m) and theta_u of shape (d,)."""
+
+    basis: Tensor
+    anchor: Tensor
+
+
+def batches(
+    stems: StemCache, batch_size: int, rng: np.random.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield one epoch: each image once, with one of its captions drawn at random.
+
+    The last batch joins the one before it if it would hold a single pair, because one pair has
+    no negatives.
+    """
+    order = rng.permutation(len(stems))
+    cuts = list(range(batch_size, len(order), batch_size))
+    if cuts and len(order) - cuts[-1] < 2:
+        cuts.pop()
+    for rows in np.split(order, cuts):
+        images = torch.from_numpy(rows)
+        first, last = stems.first[images], stems.first[images + 1]
+        pick = torch.from_numpy(rng.random(len(rows)))
+        yield images, first + (pick * (last - first)).long()
+
+
+def alignment_loss(
+    encoder: DualEncoder, stems: StemCache, images: Tensor, captions: Tensor
+) -> Tensor:
+    """InfoNCE of a batch, or the sigmoid loss where the backbone was trained with it."""
+    z_v = embed_images(encoder, stems, images)
+    z_t = embed_texts(encoder, stems, captions)
+    ids = images.to(encoder.device)
+    spec = encoder.spec
+    if spec.logit_bias is None:
+        return info_nce(z_v, z_t, ids, spec.logit_scale)
+    return sigmoid_loss(z_v, z_t, ids, spec.logit_scale, spec.logit_bias)
+
+
+def train_locally(
+    encoder: DualEncoder,
+    stems: StemCache,
+    config: Config,
+    rng: np.random.Generator,
+    lock: Lock | None = None,
+) -> float:
+    """Train the adapters in place for the configured epochs.
+
+    Parameters
+    ----------
+    encoder : DualEncoder
+        With the adapters the server sent.
+    stems : StemCache
+        The client's training pairs.
+    config : Config
+        Epochs, batch size, optimiser, step size, kind and strength of the lock.
+    rng : numpy.random.Generator
+        Order of pairs and choice of captions; derive it from seed, client and round.
+    lock : Lock, optional
+        Keeps theta at theta_u along U_mu.
+
+    Returns
+    -------
+    float
+        Mean loss of the last epoch.
+
+    Raises
+    ------
+    NotFinite
+        If the loss becomes NaN or infinite; says at which step, and what to lower.
+    NothingTrained
+        If a tower's adapters did not move.
+    """
+    parameters = trained_parameters(encoder)
+    before = {name: p.detach().clone() for name, p in parameters.items()}
+    optimizer = make_optimizer(encoder, config)
+    losses: list[float] = []
+    for epoch in range(config.local_epochs):
+        losses = []
+        for step, (images, captions) in enumerate(batches(stems, config.batch_size, rng)):
+            loss = alignment_loss(encoder, stems, images, captions)
+            if lock is not None and config.lock == "penalty":
+                loss = loss + forget_lock(
+                    flat_theta(encoder), lock.anchor, lock.basis, config.lock_alpha
+                )
+            if not torch.isfinite(loss):
+                raise NotFinite(
+                    f"loss is {loss.item()} at epoch {epoch + 1}, step {step + 1}: lower "
+                    f"learning-rate ({config.learning_rate:g}) or look at the data"
+                )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if lock is not None and config.lock == "proximal":
+                _apply_lock(encoder, lock, config)
+            losses.append(loss.item())
+    for tower in ("image", "text"):
+        mine = [name for name in parameters if name.startswith(tower)]
+        if all(torch.equal(parameters[name], before[name]) for name in mine):
+            raise NothingTrained(
+                f"the {tower} tower's adapters did not move in {config.local_epochs} epochs: "
+                "their modules are not used in the forward pass, or learning-rate is too small"
+            )
+    return float(np.mean(losses))
+
+
+def make_optimizer(encoder: DualEncoder, config: Config) -> torch.optim.Optimizer:
+    """Make a fresh optimiser over the trained adapters; no state outlives a client round."""
+    parameters = list(trained_parameters(encoder).values())
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=0.0)
+    return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
+
+
+@torch.no_grad()
+def _apply_lock(encoder: DualEncoder, lock: Lock, config: Config) -> None:
+    theta = proximal_lock(
+        flat_theta(encoder), lock.anchor, lock.basis, config.lock_alpha, config.learning_rate
+    )
+    _write(encoder, theta)
+
+
+def _write(encoder: DualEncoder, theta: Tensor) -> None:
+    start = 0
+    for parameter in trained_parameters(encoder).values():
+        stop = start + parameter.numel()
+        parameter.copy_(theta[start:stop].view_as(parameter))
+        start = stop
+
+
+def excise_locally(
+    encoder: DualEncoder,
+    stems: StemCache,
+    holdout: StemCache,
+    config: Config,
+    rng: np.random.Generator,
+) -> Tensor:
+    """Move forget pairs away in both branches (bilateral knowledge excision, BKE).
+
+    Parameters
+    ----------
+    stems, holdout : StemCache
+        Forget pairs, and pairs of the same client that were never trained on: their mean cosine
+        is where the pair term stops.
+
+    Returns
+    -------
+    Tensor of shape (steps, d)
+        Displacement from the start after each step; the server filters and locks its span.
+    """
+    with torch.no_grad():
+        start = flat_theta(encoder).clone()
+        rows = torch.arange(len(holdout))
+        unseen = (
+            embed_images(encoder, holdout, rows)
+            * embed_texts(encoder, holdout, holdout.first[:-1])
+        ).sum(1)
+        unseen_mean = float(unseen.mean())
+    optimizer = make_optimizer(encoder, config)
+    trajectory: list[Tensor] = []
+    while len(trajectory) < config.excise_steps:
+        for images, captions in batches(stems, config.batch_size, rng):
+            z_v = embed_images(encoder, stems, images)
+            z_t = embed_texts(encoder, stems, captions)
+            anchor = _embed_at(encoder, start, stems, images, captions)
+            loss = bilateral_excision(z_v, z_t, *anchor, unseen_mean, PAIR_WEIGHT)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            trajectory.append(flat_theta(encoder).detach() - start)
+            if len(trajectory) == config.excise_steps:
+                break
+    return torch.stack(trajectory).cpu()
+
+
+@torch.no_grad()
+def _embed_at(
+    encoder: DualEncoder, theta: Tensor, stems: StemCache, images: Tensor, captions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Embed a batch under other adapters and put the current ones back."""
+    current = flat_theta(encoder).clone()
+    _write(encoder, theta)
+    embedded = embed_images(encoder, stems, images), embed_texts(encoder, stems, captions)
+    _write(encoder, current)
+    return embedded
