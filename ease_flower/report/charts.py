@@ -1,0 +1,171 @@
+"""Charts as SVG text; colours are classes, so that the page's light and dark themes hold."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+WIDTH, LEFT, RIGHT = 640, 130, 24
+SIDES = (("before", "before"), ("unlearned", "unlearned"), ("retrain", "retrain"))
+
+
+def gap_chart(metrics: Mapping[str, Any]) -> str:
+    """Draw before, unlearned and retrain of each figure on one line; their distance is the gap."""
+    rows = (
+        ("forget_r1", "forget R@1", 1.0),
+        ("retain_r1", "retain R@1", 1.0),
+        ("test_r1", "test R@1", 1.0),
+        ("membership_auc", "AUC × 100", 100.0),
+    )
+    top, step = 16, 38
+    bottom = top + step * len(rows)
+    parts = [_axis(bottom, 0, 100, "%")]
+    for i, (key, label, scale) in enumerate(rows):
+        y = top + step * i + step / 2
+        found = {
+            side: metrics[side][key] * scale
+            for side, _ in SIDES
+            if metrics.get(side) and metrics[side].get(key) is not None
+        }
+        parts.append(_text(LEFT - 10, y + 4, label, "end"))
+        if not found:
+            parts.append(_text(LEFT + 8, y + 4, "not measured", "start"))
+            continue
+        xs = {side: _x(value, 0, 100) for side, value in found.items()}
+        parts.append(_line(min(xs.values()), y, max(xs.values()), y, "link"))
+        for side, x in xs.items():
+            title = f"{label}, {side}: {found[side]:.1f}"
+            parts.append(_mark(side, x, y, title))
+    return _svg(bottom + 34, parts, "Before, unlearned and retrained model on every figure")
+
+
+def curve_chart(
+    curve: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, Any],
+    keys: Sequence[tuple[str, str]],
+    high: float,
+    title: str,
+) -> str:
+    """Draw figures over recovery rounds; dashed: the retrained model, dotted: before.
+
+    Parameters
+    ----------
+    curve : sequence of dict
+        Points with ``round`` and the figures.
+    keys : sequence of (key, label)
+    high : float
+        Top of the vertical axis; it starts at 0.
+    """
+    height, top = 230, 14
+    bottom = height - 40
+    last = max((int(p["round"]) for p in curve), default=0) or 1
+    low_x, high_x = LEFT, WIDTH - RIGHT - 90
+
+    def x(rnd: float) -> float:
+        return low_x + (high_x - low_x) * rnd / last
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * min(max(value / high, 0.0), 1.0)
+
+    parts = []
+    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
+        parts.append(_line(low_x, y(high * tick), high_x, y(high * tick), "grid"))
+        parts.append(_text(low_x - 8, y(high * tick) + 4, f"{high * tick:.3g}", "end"))
+    for rnd in range(0, last + 1, max(1, last // 8)):
+        name = "excised" if rnd == 0 else f"round {rnd}"
+        parts.append(_text(x(rnd), bottom + 20, name, "middle"))
+    for n, (key, label) in enumerate(keys):
+        points = [(x(p["round"]), y(p[key])) for p in curve if p.get(key) is not None]
+        for side, kind in (("retrain", "dash"), ("before", "dot")):
+            value = (metrics.get(side) or {}).get(key)
+            if value is not None:
+                parts.append(_line(low_x, y(value), high_x, y(value), f"c{n} {kind}"))
+        if not points:
+            continue
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
+        parts.append(f'<polyline class="c{n}" points="{path}"/>')
+        parts += [f'<circle class="f{n}" cx="{px:.1f}" cy="{py:.1f}" r="4"/>' for px, py in points]
+        parts.append(_text(points[-1][0] + 10, points[-1][1] + 4, label, "start"))
+    return _svg(height, parts, title)
+
+
+def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
+    """Draw the cosine of each of the leaver's directions to what the others taught.
+
+    Left: shared with the others, kept. Below the line: its own, removed.
+    """
+    points = sorted(
+        (
+            (float(cosine), bool(gone), str(block["block"]))
+            for block in angles
+            for cosine, gone in zip(block["cosines"], block["removed"], strict=True)
+        ),
+        reverse=True,
+    )
+    height, top = 230, 14
+    bottom = height - 40
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * min(max(value, 0.0), 1.0)
+
+    parts = []
+    for tick in (0.0, 0.5, 1.0):
+        parts.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        parts.append(_text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+    parts.append(_line(LEFT, y(delta), WIDTH - RIGHT, y(delta), "dash c0"))
+    parts.append(_text(WIDTH - RIGHT, y(delta) - 6, f"delta = {delta:g}", "end"))
+    span = WIDTH - RIGHT - LEFT
+    for i, (cosine, gone, block) in enumerate(points):
+        px = LEFT + span * (i + 0.5) / len(points)
+        kind = "removed" if gone else "kept"
+        title = escape(f"{block}: cosine {cosine:.3f}, {kind}")
+        parts.append(
+            f'<circle class="{kind}" cx="{px:.1f}" cy="{y(cosine):.1f}" r="5">'
+            f"<title>{title}</title></circle>"
+        )
+    parts.append(
+        _text(LEFT + span / 2, bottom + 22, "principal directions of the leaver", "middle")
+    )
+    return _svg(height, parts, "Cosine of each principal direction to the retain span")
+
+
+def _svg(height: float, parts: Sequence[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _x(value: float, low: float, high: float) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * (min(max(value, low), high) - low) / (high - low)
+
+
+def _axis(y: float, low: float, high: float, unit: str) -> str:
+    out = ""
+    for i in range(5):
+        value = low + (high - low) * i / 4
+        x = _x(value, low, high)
+        out += _line(x, 10, x, y, "grid") + _text(x, y + 20, f"{value:g} {unit}", "middle")
+    return out
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _mark(side: str, x: float, y: float, title: str) -> str:
+    """Draw a model's mark; the shapes differ as well as the colours."""
+    tip = f"<title>{escape(title)}</title>"
+    if side == "before":
+        return f'<circle class="before" cx="{x:.1f}" cy="{y:.1f}" r="6">{tip}</circle>'
+    if side == "retrain":
+        return (
+            f'<rect class="retrain" x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12">'
+            f"{tip}</rect>"
+        )
+    points = f"{x:.1f},{y - 8:.1f} {x + 8:.1f},{y:.1f} {x:.1f},{y + 8:.1f} {x - 8:.1f},{y:.1f}"
+    return f'<polygon class="unlearned" points="{points}">{tip}</polygon>'

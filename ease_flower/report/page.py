@@ -1,0 +1,230 @@
+"""The report: one HTML file without scripts or anything loaded from elsewhere."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ease_flower.report.charts import angle_chart, curve_chart, gap_chart
+from ease_flower.report.data import ReportData
+from ease_flower.report.table import summary_table
+
+STYLE = """
+:root{--paper:#fff;--ink:#1b1f24;--soft:#667;--rule:#dde1e6;--a:#0b62c4;--b:#c2410c;--c:#15803d;
+--hit:#15803d}
+@media (prefers-color-scheme:dark){:root{--paper:#14171b;--ink:#e6e8eb;--soft:#9aa3ad;
+--rule:#333a42;--a:#6cb2ff;--b:#ff9d6b;--c:#6bd48f;--hit:#6bd48f}}
+body{background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif;
+max-width:860px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem;line-height:1.25}h2{font-size:1.15rem;margin:2.2rem 0 .4rem}
+p.lead{font-size:1.1rem}.soft,figcaption{color:var(--soft);font-size:.9rem}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
+th,td{padding:.35rem .6rem;border-bottom:1px solid var(--rule);text-align:right}
+th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}
+svg{width:100%;height:auto;font-size:13px}svg text{fill:var(--ink)}
+svg line,svg polyline{fill:none;stroke:var(--ink);stroke-width:2}
+svg .grid{stroke:var(--rule);stroke-width:1}svg .link{stroke:var(--soft);stroke-width:2}
+svg .dash{stroke-dasharray:7 5}svg .dot{stroke-dasharray:2 4}
+svg .c0{stroke:var(--a)}svg .c1{stroke:var(--c)}svg .f0{fill:var(--a)}svg .f1{fill:var(--c)}
+svg .before{fill:var(--soft)}svg .unlearned,svg .removed{fill:var(--a)}
+svg .retrain{fill:none;stroke:var(--b);stroke-width:3}
+svg .kept{fill:none;stroke:var(--soft);stroke-width:2}
+.legend{display:flex;gap:1.4rem;flex-wrap:wrap;font-size:.9rem}.legend svg{width:1rem}
+.legend span{display:flex;gap:.4rem;align-items:center}
+.shots{display:grid;grid-template-columns:6.5rem repeat(5,minmax(0,1fr));gap:.35rem;
+align-items:center;margin:.3rem 0}
+.shots img{width:100%;max-width:96px;display:block;border:3px solid transparent;
+image-rendering:auto}
+.shots img.hit{border-color:var(--hit)}.query{margin:1.2rem 0 .2rem;display:flex;gap:.7rem;
+align-items:center}.query img{width:64px}
+code{font-size:.85em;overflow-wrap:anywhere}
+details{margin-top:1rem}summary{cursor:pointer}
+"""
+LEGEND = (
+    '<div class="legend">'
+    '<span><svg viewBox="0 0 16 16"><circle class="before" cx="8" cy="8" r="6"/></svg>before</span>'
+    '<span><svg viewBox="0 0 16 16"><polygon class="unlearned" points="8,0 16,8 8,16 0,8"/></svg>'
+    "unlearned</span>"
+    '<span><svg viewBox="0 0 16 16"><rect class="retrain" x="2" y="2" width="12" height="12"/>'
+    "</svg>retrained without it</span></div>"
+)
+KINDS = {
+    "forget": "Captions of the forgotten client (those whose image the model found before, and "
+    "the retrained model ranks lowest)",
+    "retain": "Captions of a client that stays (evenly spaced)",
+    "test": "Public test captions (evenly spaced)",
+}
+MODELS = (("before", "before"), ("unlearned", "unlearned"), ("retrain", "retrained"))
+
+
+def render_report(data: ReportData) -> str:
+    """Write the page.
+
+    Returns
+    -------
+    str
+        A whole HTML document; every text in it is escaped.
+    """
+    name = escape(str(data.metrics.get("forgotten", "")))
+    title = f"{escape(str(data.metrics.get('method', '')).upper())}: forgetting {name}"
+    body = "".join(
+        [
+            f"<h1>{title}</h1>",
+            f'<p class="lead">{escape(headline(data.metrics))}</p>',
+            f'<div class="scroll">{_table(summary_table(data.metrics))}</div>',
+            _how_to_read(),
+            f"<h2>Gap to retraining</h2>{LEGEND}<figure>{gap_chart(data.metrics)}</figure>",
+            _cost(data),
+            _curve(data),
+            _angles(data),
+            _pictures(data),
+            _notes(data.notes),
+            _settings(data),
+            f'<p class="soft">Made {escape(data.created)}.</p>',
+        ]
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def headline(metrics: Mapping[str, Any]) -> str:
+    """Say in a sentence what the table says.
+
+    Examples
+    --------
+    >>> headline({"before": {"forget_r1": 80.0}, "unlearned": {"forget_r1": 52.0},
+    ...           "retrain": {"forget_r1": 50.0}})
+    'Retrieval of the forgotten pairs went from 80.0 to 52.0 %; a model that never saw them has 50.0 %.'
+    """
+    before, after = (metrics[side].get("forget_r1") for side in ("before", "unlearned"))
+    retrain = (metrics.get("retrain") or {}).get("forget_r1")
+    if before is None or after is None:
+        return "The forgotten client could not be asked: only those who stay were measured."
+    text = f"Retrieval of the forgotten pairs went from {before:.1f} to {after:.1f} %"
+    if retrain is None:
+        return f"{text}; no reference was trained, so whether that is enough is not known."
+    return f"{text}; a model that never saw them has {retrain:.1f} %."
+
+
+def _how_to_read() -> str:
+    return (
+        '<p class="soft">R@1: share of queries whose first hit is right, mean of both directions; '
+        "the gallery is what was searched. Ties count half. Forget: pairs of the forgotten "
+        "client; retain: of the others; test: public pairs nobody trained on. Membership AUC: "
+        "whether the forgotten pairs can be told from the same client's held-out pairs by their "
+        "cosine, ± its standard error over pairs. The aim is retrain's value, above or "
+        "below: forgetting more than the retrained model marks the pairs just as well. "
+        "These are tests, not a proof.</p>"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Iterable[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+
+    return f"<table>{line(rows[0], 'th')}{''.join(line(row, 'td') for row in rows[1:])}</table>"
+
+
+def _cost(data: ReportData) -> str:
+    ratios = data.metrics.get("cost") or {}
+    told = [
+        f"{100 * ratios[key]:.1f} % of retraining's {label}"
+        for key, label in (("bytes_ratio", "bytes"), ("client_time_ratio", "client time"))
+        if ratios.get(key) is not None
+    ]
+    header = ["phase", "rounds", "MB up", "MB down", "client seconds", "dropped replies"]
+    rows = [
+        [
+            str(row["phase"]),
+            str(row["rounds"]),
+            f"{row['mb_up']:.2f}",
+            f"{row['mb_down']:.2f}",
+            f"{row['client_seconds']:.1f}",
+            str(row["dropped"]),
+        ]
+        for row in data.costs
+    ]
+    lead = f"<p>Unlearning took {' and '.join(told)}.</p>" if told else ""
+    return f'<h2>Cost</h2>{lead}<div class="scroll">{_table([header, *rows])}</div>'
+
+
+def _curve(data: ReportData) -> str:
+    recalls = curve_chart(
+        data.curve,
+        data.metrics,
+        [("forget_r1", "forget"), ("retain_r1", "retain")],
+        100.0,
+        "Forget and retain R@1 over recovery rounds",
+    )
+    auc = curve_chart(
+        data.curve, data.metrics, [("membership_auc", "AUC")], 1.0, "Membership AUC over rounds"
+    )
+    drift = max((float(p.get("drift") or 0.0) for p in data.curve), default=0.0)
+    return (
+        "<h2>Does it come back?</h2>"
+        "<p>What later rounds by those who stay do to the forgotten pairs. Dashed: retrained; "
+        "dotted: before.</p>"
+        f"<figure>{recalls}<figcaption>R@1, %</figcaption></figure>"
+        f"<figure>{auc}<figcaption>Membership AUC</figcaption></figure>"
+        f'<p class="soft">Largest distance moved along the removed directions: {drift:.2e}.</p>'
+    )
+
+
+def _angles(data: ReportData) -> str:
+    if not data.angles:
+        return ""
+    total = sum(len(block["removed"]) for block in data.angles)
+    gone = sum(sum(block["removed"]) for block in data.angles)
+    chart = angle_chart(data.angles, float(data.settings.get("delta", 0.5)))
+    return (
+        "<h2>What was its own</h2>"
+        f"<p>{gone} of {total} principal directions of the forgotten client's updates were removed "
+        "(filled): their cosine to everything the others taught is at most delta. The rest is "
+        "shared knowledge and stays.</p>"
+        f"<figure>{chart}<figcaption>Cosine to the retain span</figcaption></figure>"
+    )
+
+
+def _pictures(data: ReportData) -> str:
+    out = ["<h2>What a caption finds</h2>"]
+    if data.pictures_note:
+        out.append(f'<p class="soft">{escape(data.pictures_note)}</p>')
+    for kind, title in KINDS.items():
+        rows = [row for row in data.pictures if row["kind"] == kind]
+        if rows:
+            out.append(f'<p class="soft">{title}. The right image has a frame.</p>')
+            out += [_query(row) for row in rows]
+    return "".join(out)
+
+
+def _query(row: Mapping[str, Any]) -> str:
+    lines = []
+    for key, label in MODELS:
+        if key in row:
+            shots = "".join(
+                f'<img src="{escape(shot["src"])}" alt="{"right" if shot["hit"] else "other"} image"'
+                f"{' class=hit' if shot['hit'] else ''}>"
+                for shot in row[key]
+            )
+            lines.append(f'<div class="shots"><span>{label}</span>{shots}</div>')
+    return (
+        f'<div class="query"><img src="{escape(row["truth"])}" alt="the image it belongs to">'
+        f"<span>{escape(row['query'])}</span></div>{''.join(lines)}"
+    )
+
+
+def _notes(notes: Sequence[str]) -> str:
+    if not notes:
+        return ""
+    return f"<h2>Notes</h2><ul>{''.join(f'<li>{escape(n)}</li>' for n in notes)}</ul>"
+
+
+def _settings(data: ReportData) -> str:
+    rows = [["key", "value"], *([k, str(v)] for k, v in sorted(data.settings.items()))]
+    hashes = [["model", "SHA-256 of its adapters"], *([k, v] for k, v in data.model_hashes.items())]
+    return (
+        f"<details><summary>Settings and model hashes</summary>{_table(rows)}"
+        f"<code>{_table(hashes)}</code></details>"
+    )
