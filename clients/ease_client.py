@@ -50,7 +50,7 @@ class EaseClient(NumPyClient):
             frozen stems are computed once and cost the same whatever is done afterwards).
         """
         _check_code(config)
-        encoder, _ = self.node.encoder()
+        encoder = self.node.encoder
         stems = self.node.stems("train")
         set_adapters(encoder, parameters)
         rng = numpy_generator(
@@ -66,7 +66,7 @@ class EaseClient(NumPyClient):
     ) -> tuple[float, int, dict[str, Any]]:
         """Measure a model on this node's pairs; numbers only, see `evaluate_client`."""
         _check_code(config)
-        encoder, _ = self.node.encoder()
+        encoder = self.node.encoder
         stems = {part: self.node.stems(part) for part in ("train", "holdout")}
         far = self.node.stems("distractors") if len(self.node.data.distractors) else None
         set_adapters(encoder, parameters)
@@ -84,7 +84,7 @@ class EaseClient(NumPyClient):
             Displacement after each step, number of pairs, ``client-seconds``.
         """
         _check_code(config)
-        encoder, _ = self.node.encoder()
+        encoder = self.node.encoder
         stems, holdout = self.node.stems("train"), self.node.stems("holdout")
         set_adapters(encoder, parameters)
         rng = numpy_generator(self.node.config.seed, "excise", self.node.name)
@@ -100,7 +100,7 @@ class EaseClient(NumPyClient):
         record = self.state.get(protocol.LOCK)
         if not isinstance(record, ArrayRecord):
             raise StateError("the forget lock was not received; the server sends it again")
-        device = self.node.encoder()[0].device
+        device = self.node.encoder.device
         basis, anchor = (
             torch.from_numpy(record[key].numpy().astype(np.float32)).to(device)
             for key in ("basis", "anchor")

@@ -1,6 +1,6 @@
 """What a node has: its name, its pairs, and the stems of its pairs, kept for the process."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -10,7 +10,6 @@ from .identity import client_name
 from ease_flower.config import Config
 from ease_flower.data.federation import ClientData, client_data, node_data
 from ease_flower.errors import UserError
-from ease_flower.model.adapters import AdapterSpace
 from ease_flower.model.caching import StemCache, StemStore
 from ease_flower.model.prepare import prepare
 from ease_flower.model.towers import DualEncoder
@@ -46,14 +45,14 @@ class Node:
                 "images (flower-supernode --node-config 'data-path=\"/data\"')"
             )
 
-    def encoder(self) -> tuple[DualEncoder, AdapterSpace]:
-        """Return the process's encoder, at theta_0 of this run."""
-        return prepare(self.config)
+    @cached_property
+    def encoder(self) -> DualEncoder:
+        """The process's encoder, set to theta_0 of this run once a message."""
+        return prepare(self.config)[0]
 
     def stems(self, part: str) -> StemCache:
         """Return the stems of ``train``, ``holdout`` or ``distractors``."""
-        encoder, _ = self.encoder()
-        return _stems.get(encoder, getattr(self.data, part), self.config.adapted_blocks)
+        return _stems.get(self.encoder, getattr(self.data, part), self.config.adapted_blocks)
 
 
 @lru_cache(maxsize=64)

@@ -172,7 +172,7 @@ def from_open_clip(
     spec = EncoderSpec(
         name=name,
         digest=digest,
-        logit_scale=float(model.logit_scale.exp()),
+        logit_scale=float(model.logit_scale.detach().exp()),
         logit_bias=None if model.logit_bias is None else float(model.logit_bias),
         preprocess=preprocess,
         tokenize=tokenize,

@@ -30,13 +30,13 @@ IMAGE_SIZE = 48
 CONTEXT_LENGTH = 24
 RECIPE = {
     "image-size": IMAGE_SIZE,
-    "patch": 8,
+    "patch": 12,
     "width": 128,
     "image-layers": 4,
     "text-layers": 3,
     "scenes": 6000,
-    "batch": 200,
-    "steps": 240,
+    "batch": 128,
+    "steps": 150,
     "learning-rate": 1.5e-3,
     "version": 1,
 }
