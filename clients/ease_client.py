@@ -9,13 +9,14 @@ from flwr.app import ArrayRecord, Context
 from flwr.client import NumPyClient
 from numpy.typing import NDArray
 
-from .node import Node
 from ease_flower import protocol
 from ease_flower.errors import StaleCode, StateError
 from ease_flower.metrics.evaluate import evaluate_client
 from ease_flower.model.adapters import get_adapters, set_adapters
 from ease_flower.model.training import Lock, excise_locally, train_locally
 from ease_flower.seeding import numpy_generator
+
+from .node import Node
 
 Arrays = list[NDArray[Any]]
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 
-from .identity import client_name
 from ease_flower.config import Config
 from ease_flower.data.federation import ClientData, client_data, node_data
 from ease_flower.errors import UserError
 from ease_flower.model.caching import StemCache, StemStore
 from ease_flower.model.prepare import prepare
 from ease_flower.model.towers import DualEncoder
+
+from .identity import client_name
 
 _stems = StemStore()
 

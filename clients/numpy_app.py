@@ -24,9 +24,10 @@ from flwr.app import (
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
-from .identity import answer_identity, identity_mod
 from ease_flower import protocol
 from ease_flower.errors import DataError, UserError
+
+from .identity import answer_identity, identity_mod
 
 ClientFn = Callable[[Context], Any]
 CLIENT_RAISED = 2  # Flower's error code for "the ClientApp raised"
@@ -124,9 +125,9 @@ def _reply(
     message: Message, num_examples: int, metrics: Mapping[str, Any], records: dict[str, ArrayRecord]
 ) -> Message:
     numbers, info = split_metrics(metrics)
-    numbers[protocol.NUM_EXAMPLES] = int(num_examples)
-    content = RecordDict({**records, protocol.METRICS: MetricRecord(numbers)})
-    content[protocol.INFO] = ConfigRecord(info)
+    counted = MetricRecord({**numbers, protocol.NUM_EXAMPLES: int(num_examples)})
+    content = RecordDict({**records, protocol.METRICS: counted})
+    content[protocol.INFO] = ConfigRecord({**info})
     return Message(content, reply_to=message)
 
 

@@ -16,13 +16,41 @@ from ease_flower.errors import InvalidInput
 Scalar = bool | int | float | str
 
 RECIPE_KEYS = frozenset(
-    "seed backbone adapted-blocks lora-rank lora-alpha lora-train data pairs-per-client "
-    "holdout-per-client partition dirichlet-alpha rounds local-epochs batch-size optimizer "
-    "learning-rate".split()
+    {
+        "seed",
+        "backbone",
+        "adapted-blocks",
+        "lora-rank",
+        "lora-alpha",
+        "lora-train",
+        "data",
+        "pairs-per-client",
+        "holdout-per-client",
+        "partition",
+        "dirichlet-alpha",
+        "rounds",
+        "local-epochs",
+        "batch-size",
+        "optimizer",
+        "learning-rate",
+    }
 )
 REQUEST_KEYS = frozenset(
-    "method scope forget energy rank-cap delta strength granularity retain-span lock lock-alpha "
-    "forget-client-online excise-steps".split()
+    {
+        "method",
+        "scope",
+        "forget",
+        "energy",
+        "rank-cap",
+        "delta",
+        "strength",
+        "granularity",
+        "retain-span",
+        "lock",
+        "lock-alpha",
+        "forget-client-online",
+        "excise-steps",
+    }
 )
 PHASES = ("train", "retrain", "unlearn", "recover", "evaluate")
 
@@ -77,7 +105,9 @@ class Config:
     # unlearning
     energy: float = _key(0.99, "share of squared norm a basis keeps", low=1e-6, high=1.0)
     rank_cap: int = _key(64, "most directions of one client's basis", low=1)
-    delta: float = _key(0.35, "largest cosine to the retain span that is removed", low=0.0, high=1.0)
+    delta: float = _key(
+        0.35, "largest cosine to the retain span that is removed", low=0.0, high=1.0
+    )
     strength: float = _key(1.0, "lambda: share of the displacement that is removed", low=0.0)
     granularity: str = _key("all", "blocks that are split on their own", ("all", "tower", "layer"))
     retain_span: str = _key("joint", "one span of all, or each client's", ("joint", "pairwise"))

@@ -225,9 +225,7 @@ class AdapterFedAvg(FedAvg):
         return ArrayRecord(
             {
                 name: Array(np.asarray(value, order="C"))
-                for name, value in zip(
-                    self.space.names, self.space.unflatten(theta), strict=True
-                )
+                for name, value in zip(self.space.names, self.space.unflatten(theta), strict=True)
             }
         )
 

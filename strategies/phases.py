@@ -77,7 +77,7 @@ class Run:
             record = reply.content[protocol.HOLDINGS]
             assert isinstance(record, ConfigRecord)
             if "problem" in record:
-                problems.append(f"{name}: {record['problem']}")
+                problems.append(f"{name}: {record['problem']!s}")
             else:
                 clients[name] = {key: record[key] for key in ("train", "holdout")}
         if problems:
@@ -100,7 +100,9 @@ class Run:
         """Record the request; refuse another one, or other settings, in this directory."""
         asked = self.config.request()
         fixed = self.store.manifest.setdefault("request", asked)
-        differ = [f"{k} = {fixed.get(k)!r}, not {v!r}" for k, v in asked.items() if fixed.get(k) != v]
+        differ = [
+            f"{k} = {fixed.get(k)!r}, not {v!r}" for k, v in asked.items() if fixed.get(k) != v
+        ]
         if differ:
             raise StateError(
                 f"state-dir {self.store.root}: its request was made with {'; '.join(differ)}. "
@@ -162,4 +164,3 @@ class Run:
         log(INFO, "[evaluate] %s, round %d", *key)
         theta = self.store.model(*key)
         return evaluate_model(self.config, self.space, theta, self.grid, nodes, self.leaver)
-

@@ -47,7 +47,9 @@ def read_reply(client: str, content: RecordDict, space: AdapterSpace) -> Reply:
         raise ValueError(f"{int((~np.isfinite(theta)).sum())} entries are not finite")
     seconds = metrics.get(protocol.CLIENT_SECONDS, 0.0)
     if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        raise ValueError(f"{protocol.CLIENT_SECONDS} = {seconds!r}: must be finite and not negative")
+        raise ValueError(
+            f"{protocol.CLIENT_SECONDS} = {seconds!r}: must be finite and not negative"
+        )
     return Reply(client, theta, num_examples, float(seconds), record_bytes(arrays))
 
 

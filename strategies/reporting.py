@@ -63,9 +63,7 @@ def metrics_json(
     config: Config, store: Store, measured: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """Put the figures into the documented shape; the gap is unlearned minus retrain."""
-    figures = {
-        name: {key: row[key] for key in (*KEYS, *MORE)} for name, row in measured.items()
-    }
+    figures = {name: {key: row[key] for key in (*KEYS, *MORE)} for name, row in measured.items()}
     unlearned, retrain = figures["unlearned"], figures.get("retrain")
     return {
         "before": figures["before"],

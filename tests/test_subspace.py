@@ -115,7 +115,7 @@ def test_removal_costs_a_retained_vector_at_most_delta(seed: int, delta: float) 
     found = split(forget, retained[:3], retained[3:])
     basis = found.directions[:, found.unique(delta)]
 
-    for x in (rng.normal(size=(20, 6)) @ retained):
+    for x in rng.normal(size=(20, 6)) @ retained:
         assert np.linalg.norm(basis.T @ x) <= delta * np.linalg.norm(x) * (1 + 1e-9)
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import re
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -334,4 +333,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

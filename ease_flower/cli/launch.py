@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -124,7 +124,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _stop_daemon(home: str) -> None:
-    """Stop every process that was started with this FLWR_HOME; they carry it in their environment."""
+    """Stop every process that carries this FLWR_HOME in its environment."""
     mine = []
     for process in psutil.process_iter():
         try:
@@ -141,10 +141,8 @@ def _stop_daemon(home: str) -> None:
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
 def _stream(

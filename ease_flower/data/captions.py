@@ -30,7 +30,9 @@ def load_karpathy(path: Path, image_root: Path, split: str = "train") -> Pairs:
         split that does not exist (those that do are listed).
     """
     entries = _entries(path)
-    splits = Counter("train" if e.get("split") == "restval" else str(e.get("split")) for e in entries)
+    splits = Counter(
+        "train" if e.get("split") == "restval" else str(e.get("split")) for e in entries
+    )
     if split not in splits:
         known = ", ".join(f"{name} ({count})" for name, count in sorted(splits.items()))
         raise DataError(f"{path}: no image of split {split!r}; splits: {known}")
@@ -76,9 +78,7 @@ def label_by_word(captions: Sequence[str], words: Sequence[str], at_least: int =
     >>> label_by_word(["a dog", "the dog runs", "Dog!", "an animal", "it runs"], ["cat", "dog"])
     'dog'
     """
-    texts = [
-        {w.strip(".,!?\"'").lower() for w in caption.split()} for caption in captions
-    ]
+    texts = [{w.strip(".,!?\"'").lower() for w in caption.split()} for caption in captions]
     return next((w for w in words if sum(w in text for text in texts) >= at_least), "")
 
 
@@ -117,7 +117,7 @@ def _file(root: Path, entry: dict[str, Any]) -> Path:
 def _on_disk(path: Path) -> Path:
     """Find a file whose name was composed (NFC) or decomposed (NFD) by another system."""
     for form in ("NFC", "NFD"):
-        other = path.with_name(unicodedata.normalize(form, path.name))  # type: ignore[arg-type]
+        other = path.with_name(unicodedata.normalize(form, path.name))
         if other.is_file():
             return other
     return path

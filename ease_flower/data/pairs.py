@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL.Image import Image
 
 from ease_flower.errors import DataError
@@ -57,14 +59,16 @@ class Pairs:
     @cached_property
     def digest(self) -> str:
         """SHA-256 over ids and captions; a key for what is computed from the pairs."""
-        text = "\x1e".join("\x1f".join([i, *c]) for i, c in zip(self.ids, self.captions, strict=True))
+        text = "\x1e".join(
+            "\x1f".join([i, *c]) for i, c in zip(self.ids, self.captions, strict=True)
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     def image(self, index: int) -> Image:
         """Open one image by position."""
         return self.open_image(range(len(self))[index])
 
-    def subset(self, indices: Sequence[int]) -> "Pairs":
+    def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> "Pairs":
         """Choose images by position, in this order; nothing is opened."""
         chosen = [int(i) for i in indices]
         return Pairs(

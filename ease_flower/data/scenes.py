@@ -114,7 +114,8 @@ def captions(scene: Scene) -> tuple[str, ...]:
     """Put a scene into words, five times."""
     a, b = scene.first, scene.second
     return (
-        f"a {a.size} {a.colour} {a.shape} and a {b.size} {b.colour} {b.shape} on {scene.background}",
+        f"a {a.size} {a.colour} {a.shape} and a {b.size} {b.colour} {b.shape} "
+        f"on {scene.background}",
         f"a {a.size} {a.colour} {a.shape} {relation(a, b)} a {b.size} {b.colour} {b.shape}",
         f"a {b.colour} {b.shape} {relation(b, a)} a {a.colour} {a.shape} on a {scene.background} "
         "background",
@@ -144,9 +145,7 @@ def render(scene: Scene, size: int = 48) -> Image.Image:
         x, y = np.array(PLACES[thing.place]) + rng.uniform(-0.05, 0.05, 2)
         radius = SIZES[thing.size] * rng.uniform(0.92, 1.08)
         colour = np.clip(np.array(COLOURS[thing.colour]) + rng.integers(-10, 11, 3), 0, 255)
-        _draw(
-            draw, thing.shape, x * side, y * side, radius * side, tuple(int(v) for v in colour)
-        )
+        _draw(draw, thing.shape, x * side, y * side, radius * side, tuple(int(v) for v in colour))
     return image.resize((size, size), Image.Resampling.BOX)
 
 

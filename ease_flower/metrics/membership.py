@@ -1,4 +1,4 @@
-"""Membership inference: can trained pairs be told from pairs of the same client that were not?"""
+"""Membership inference: telling trained pairs from pairs of the same client that were not."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ def membership_auc(members: Vector, nonmembers: Vector) -> tuple[float, float]:
 
 
 def auc_standard_error(auc: float, a: int, b: int) -> float:
-    """Standard error of an AUC over a members and b non-members (Hanley and McNeil 1982).
+    """Return an AUC's standard error, a members and b non-members (Hanley and McNeil 1982).
 
     Examples
     --------

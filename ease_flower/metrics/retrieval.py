@@ -74,7 +74,9 @@ def retrieval_recall(
         raise ValueError(f"image {bare[0]} has no caption to be found by")
     by_text = np.concatenate(
         [
-            ranks(text_emb[rows] @ image_emb.T, text_image[rows][:, None] == np.arange(len(image_emb)))
+            ranks(
+                text_emb[rows] @ image_emb.T, text_image[rows][:, None] == np.arange(len(image_emb))
+            )
             for rows in _chunks(captions, chunk)
         ]
     )
@@ -114,7 +116,8 @@ def ranks(scores: Matrix, right: NDArray[np.bool_]) -> NDArray[np.float64]:
     best = np.where(right, scores, -np.inf).max(1, keepdims=True)
     above = ((scores > best) & ~right).sum(1)
     level = ((scores == best) & ~right).sum(1)
-    return 1 + above + level / 2
+    found: NDArray[np.float64] = 1 + above + level / 2
+    return found
 
 
 def recall_at(rank: NDArray[np.floating], k: int) -> float:

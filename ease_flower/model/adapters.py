@@ -149,9 +149,7 @@ def trained_parameters(encoder: DualEncoder) -> dict[str, nn.Parameter]:
 
 def get_adapters(encoder: DualEncoder) -> Arrays:
     """Copy the trained adapters out, float32."""
-    return [
-        p.detach().cpu().float().numpy().copy() for p in trained_parameters(encoder).values()
-    ]
+    return [p.detach().cpu().float().numpy().copy() for p in trained_parameters(encoder).values()]
 
 
 def set_adapters(encoder: DualEncoder, arrays: Sequence[NDArray[np.floating]]) -> None:

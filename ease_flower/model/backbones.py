@@ -48,7 +48,9 @@ def backbone_problem(name: str) -> str | None:
         return f"backbone = {name!r}: no such file: {pretrained}"
     tags = open_clip.list_pretrained_tags_by_model(model)
     if not pretrained.endswith(".safetensors") and pretrained not in (*tags, "random"):
-        return f"backbone = {name!r}: weights for {model}: {', '.join(tags)}, or a .safetensors file"
+        return (
+            f"backbone = {name!r}: weights for {model}: {', '.join(tags)}, or a .safetensors file"
+        )
     return None
 
 

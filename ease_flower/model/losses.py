@@ -3,7 +3,6 @@
 n = pairs of the batch, w = embedding width, d = adapter size, m = locked directions.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -83,7 +82,8 @@ def bilateral_excision(
     Returns
     -------
     Tensor
-        mean [cos(z_v, start_v) + cos(z_t, start_t)] / 2 + weight * mean relu(cos(z_v, z_t) - unseen).
+        mean [cos(z_v, start_v) + cos(z_t, start_t)] / 2
+        + weight * mean relu(cos(z_v, z_t) - unseen).
     """
     displaced = ((z_v * start_v.detach()).sum(1) + (z_t * start_t.detach()).sum(1)) / 2
     pair = F.relu((z_v * z_t).sum(1) - unseen)

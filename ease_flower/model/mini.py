@@ -218,7 +218,7 @@ def align(
         )
     rng = numpy_generator(0, "align")
     projections = nn.ModuleDict({"image": image.projection, "text": text.projection})
-    for name, projection in projections.items():
+    for name, projection in (("image", image.projection), ("text", text.projection)):
         start = torch_generator(0, "align", name)
         with torch.no_grad():
             weight = projection.weight

@@ -65,7 +65,8 @@ class ViTTower(Tower):
     def head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Run the adapted blocks, pool and project."""
         pooled, _ = self.rest._pool(_run(self.blocks, hidden, None, self.batch_first))
-        return pooled if self.rest.proj is None else pooled @ self.rest.proj
+        out: Tensor = pooled if self.rest.proj is None else pooled @ self.rest.proj
+        return out
 
 
 class TimmViTTower(Tower):
@@ -82,7 +83,7 @@ class TimmViTTower(Tower):
     def stem(self, raw: Tensor) -> Tensor:
         """Embed patches and run the frozen blocks."""
         trunk = self.rest.trunk
-        x = trunk.norm_pre(trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(raw))))
+        x: Tensor = trunk.norm_pre(trunk.patch_drop(trunk._pos_embed(trunk.patch_embed(raw))))
         for block in self.lower:
             x = block(x)
         return x
@@ -92,7 +93,8 @@ class TimmViTTower(Tower):
         for block in self.blocks:
             hidden = block(hidden)
         trunk = self.rest.trunk
-        return self.rest.head(trunk.forward_head(trunk.norm(hidden)))
+        pooled: Tensor = self.rest.head(trunk.forward_head(trunk.norm(hidden)))
+        return pooled
 
 
 class TextTower(Tower):
@@ -129,13 +131,13 @@ class TextTower(Tower):
     def head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Run the adapted blocks, pool at the end token and project."""
         x = _run(self.blocks, hidden, self._mask(hidden.shape[1]), self.batch_first)
-        x = text_global_pool(self.ln_final(x), tokens, self.pool_type, eos_token_id=self.eos_id)
-        if self.text_projection is None:
-            return x
-        if isinstance(self.text_projection, nn.Linear):
-            projected: Tensor = self.text_projection(x)
-            return projected
-        return x @ self.text_projection
+        x = self.ln_final(x)
+        x = text_global_pool(x, tokens, self.pool_type, eos_token_id=self.eos_id)
+        projection = self.text_projection
+        if projection is not None:
+            x = projection(x) if isinstance(projection, nn.Linear) else x @ projection
+        assert isinstance(x, Tensor)
+        return x
 
 
 def _run(blocks: nn.ModuleList, x: Tensor, mask: Tensor | None, batch_first: bool) -> Tensor:

@@ -178,8 +178,7 @@ def excise_locally(
         start = flat_theta(encoder).clone()
         rows = torch.arange(len(holdout))
         unseen = (
-            embed_images(encoder, holdout, rows)
-            * embed_texts(encoder, holdout, holdout.first[:-1])
+            embed_images(encoder, holdout, rows) * embed_texts(encoder, holdout, holdout.first[:-1])
         ).sum(1)
         unseen_mean = float(unseen.mean())
     optimizer = make_optimizer(encoder, config)

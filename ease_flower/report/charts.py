@@ -14,7 +14,7 @@ def gap_chart(metrics: Mapping[str, Any]) -> str:
         ("forget_r1", "forget R@1", 1.0),
         ("retain_r1", "retain R@1", 1.0),
         ("test_r1", "test R@1", 1.0),
-        ("membership_auc", "AUC × 100", 100.0),
+        ("membership_auc", "100 AUC", 100.0),
     )
     top, step = 16, 38
     bottom = top + step * len(rows)

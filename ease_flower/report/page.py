@@ -96,7 +96,8 @@ def headline(metrics: Mapping[str, Any]) -> str:
     --------
     >>> headline({"before": {"forget_r1": 80.0}, "unlearned": {"forget_r1": 52.0},
     ...           "retrain": {"forget_r1": 50.0}})
-    'Retrieval of the forgotten pairs went from 80.0 to 52.0 %; a model that never saw them has 50.0 %.'
+    'Retrieval of the forgotten pairs went from 80.0 to 52.0 %;
+    a model that never saw them has 50.0 %.'
     """
     before, after = (metrics[side].get("forget_r1") for side in ("before", "unlearned"))
     retrain = (metrics.get("retrain") or {}).get("forget_r1")
@@ -204,8 +205,8 @@ def _query(row: Mapping[str, Any]) -> str:
     for key, label in MODELS:
         if key in row:
             shots = "".join(
-                f'<img src="{escape(shot["src"])}" alt="{"right" if shot["hit"] else "other"} image"'
-                f"{' class=hit' if shot['hit'] else ''}>"
+                f'<img src="{escape(shot["src"])}" '
+                + ('class="hit" alt="right image">' if shot["hit"] else 'alt="other image">')
                 for shot in row[key]
             )
             lines.append(f'<div class="shots"><span>{label}</span>{shots}</div>')

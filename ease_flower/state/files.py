@@ -39,7 +39,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StateError(f"{path}: not readable as JSON ({error}); restore it from a copy") from None
+        raise StateError(
+            f"{path}: not readable as JSON ({error}); restore it from a copy"
+        ) from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Array]) -> str:

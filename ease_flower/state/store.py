@@ -1,9 +1,9 @@
 """The server's state directory: one manifest as commit point, models, and the update history.
 
-    manifest.json   what is done (written last, so a killed run continues at its last whole round)
-    global/         theta of each track and round, safetensors, float32
-    history/        updates of clients (`ease_flower.state.history`)
-    reports/        metrics.json, report.html
+manifest.json   what is done (written last, so a killed run continues at its last whole round)
+global/         theta of each track and round, safetensors, float32
+history/        updates of clients (`ease_flower.state.history`)
+reports/        metrics.json, report.html
 """
 
 from collections.abc import Mapping

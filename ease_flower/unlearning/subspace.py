@@ -9,6 +9,7 @@ d = adapter size, n = updates, r_f / r_r = rank of the forget / retain span.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise as adjacent
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,8 @@ def energy_coefficients(gram: Matrix, energy: float, cap: int) -> Matrix:
     kept = np.cumsum(np.clip(values, 0, None)) / total
     rank = min(int(np.searchsorted(kept, energy - 1e-12)) + 1, cap, len(values))
     rank = min(rank, int((values > RANK_TOLERANCE * values[0]).sum()))
-    return vectors[:, :rank] / np.sqrt(values[:rank])
+    coefficients: Matrix = vectors[:, :rank] / np.sqrt(values[:rank])
+    return coefficients
 
 
 def column_blocks(num_rows: int, size: int) -> Iterator[slice]:
@@ -138,7 +140,7 @@ def decompose(
     g_r, g_rf = gram[n_f:, n_f:], gram[n_f:, :n_f]
 
     ends = np.cumsum([0, *per_client])
-    clients = [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    clients = [slice(a, b) for a, b in adjacent(ends)]
     parts = [energy_coefficients(g_r[c, c], energy, rank_cap) for c in clients]
     stacked = np.zeros((len(g_r), sum(p.shape[1] for p in parts)))
     column = 0
