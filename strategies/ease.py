@@ -124,6 +124,7 @@ def unlearn(
     """
     if store.has("unlearn"):
         log(INFO, "[unlearn] %s is excised already", leaver)
+        store.history.sweep(leaver)
         return
     store.history.verify()
     blocks = space.blocks(config.granularity)
@@ -145,9 +146,10 @@ def unlearn(
     store.put_model("unlearn", 0, excision.theta.astype(np.float32))
     store.manifest["angles"] = excision.angles
     store.manifest["forgotten"] = sorted({*store.manifest["forgotten"], leaver})
-    erased = store.history.erase(leaver)
+    erased = store.history.forget(leaver)
     store.prune("train")
     store.commit()
+    store.history.sweep(leaver)
     log(INFO, "[unlearn] deleted %d updates of %s", erased, leaver)
 
 

@@ -86,12 +86,20 @@ class History:
                     "restore the file, or train again in a new state-dir"
                 )
 
-    def erase(self, client: str) -> int:
-        """Delete one client's updates from disk and index; return how many there were."""
+    def forget(self, client: str) -> int:
+        """Take one client's updates out of the index (not yet committed); return how many."""
         gone = self.of(client)
         self.updates = [u for u in self.updates if u.client != client]
-        shutil.rmtree(self.root / "history" / safe_name(client), ignore_errors=True)
         return len(gone)
+
+    def sweep(self, client: str) -> None:
+        """Delete a client's files once the manifest without them is committed.
+
+        In this order a kill in between loses nothing: the next call deletes what is left.
+        """
+        if self.of(client):
+            raise ValueError(f"{client} is still in the index; forget it and commit first")
+        shutil.rmtree(self.root / "history" / safe_name(client), ignore_errors=True)
 
 
 def safe_name(client: str) -> str:
