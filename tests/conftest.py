@@ -23,12 +23,12 @@ def quick_tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     recipe = dict(tiny.RECIPE)
     os.environ["EASE_FLOWER_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     tiny.RECIPE.update(steps=12, scenes=300, batch=50)
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # small tensors: threads only wait for each other
     yield
     tiny.RECIPE.update(recipe)
 
 
-@pytest.fixture()
+@pytest.fixture
 def real_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give processes that a test starts the cache this machine already has."""
     if REAL_CACHE:
@@ -37,6 +37,6 @@ def real_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("EASE_FLOWER_CACHE")
 
 
-@pytest.fixture()
+@pytest.fixture
 def state_dir(tmp_path: Path) -> Path:
     return tmp_path / "state"

@@ -86,10 +86,10 @@ def test_membership_auc_equals_scikit_learn_with_ties(seed):
 
 def test_the_standard_error_is_that_of_repeated_draws():
     rng = np.random.default_rng(0)
-    draws = [
-        membership_auc(rng.normal(0.5, 1, 60), rng.normal(0, 1, 60))[0] for _ in range(2000)
-    ]
-    assert auc_standard_error(float(np.mean(draws)), 60, 60) == pytest.approx(np.std(draws), rel=0.1)
+    draws = [membership_auc(rng.normal(0.5, 1, 60), rng.normal(0, 1, 60))[0] for _ in range(2000)]
+    assert auc_standard_error(float(np.mean(draws)), 60, 60) == pytest.approx(
+        np.std(draws), rel=0.1
+    )
 
 
 def test_pair_scores_average_over_the_captions_of_an_image():

@@ -7,6 +7,7 @@ from ease_flower.model.adapters import AdapterSpace, add_adapters
 from ease_flower.model.backbones import load_architecture
 
 FLOAT32 = 4
+ARRAY_HEADER = 128  # bytes of the .npy header each array travels with
 
 
 def plan(config: Config) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def plan(config: Config) -> dict[str, Any]:
     space = space_of(config)
     clients = max(config.num_clients, 2)
     stay = clients - 1
-    one = space.size * FLOAT32 / 1e6
+    one = (space.size * FLOAT32 + len(space.names) * ARRAY_HEADER) / 1e6
     most = min(config.rounds, config.rank_cap)
     lock = 0.0 if config.lock == "none" else stay * (most / 2 + 1) * one
     megabytes = {

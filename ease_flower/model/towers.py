@@ -38,11 +38,16 @@ class Tower(nn.Module):
         raise NotImplementedError
 
     def adaptable(self) -> list[str]:
-        """Name the Linears of the head, in the order of the forward pass."""
+        """Name the Linears of the head, in the order of the forward pass.
+
+        The names stay the same once PEFT has wrapped the Linears.
+        """
         return [
             name
             for name, module in self.named_modules()
-            if isinstance(module, nn.Linear) and name.startswith("blocks.")
+            if (isinstance(module, nn.Linear) or hasattr(module, "base_layer"))
+            and name.startswith("blocks.")
+            and not {"base_layer", "lora_A", "lora_B"} & set(name.split("."))
         ]
 
 

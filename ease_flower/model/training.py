@@ -185,9 +185,10 @@ def excise_locally(
     trajectory: list[Tensor] = []
     while len(trajectory) < config.excise_steps:
         for images, captions in batches(stems, config.batch_size, rng):
+            # Before the graph is built: it swaps adapters in place.
+            anchor = _embed_at(encoder, start, stems, images, captions)
             z_v = embed_images(encoder, stems, images)
             z_t = embed_texts(encoder, stems, captions)
-            anchor = _embed_at(encoder, start, stems, images, captions)
             loss = bilateral_excision(z_v, z_t, *anchor, unseen_mean, PAIR_WEIGHT)
             optimizer.zero_grad()
             loss.backward()

@@ -224,7 +224,10 @@ def _notes(notes: Sequence[str]) -> str:
 
 def _settings(data: ReportData) -> str:
     rows = [["key", "value"], *([k, str(v)] for k, v in sorted(data.settings.items()))]
-    hashes = [["model", "SHA-256 of its adapters"], *([k, v] for k, v in data.model_hashes.items())]
+    hashes = [
+        ["model", "SHA-256 of its adapters"],
+        *([k, v] for k, v in sorted(data.model_hashes.items())),
+    ]
     return (
         f"<details><summary>Settings and model hashes</summary>{_table(rows)}"
         f"<code>{_table(hashes)}</code></details>"
