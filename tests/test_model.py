@@ -183,7 +183,7 @@ def test_an_exported_adapter_is_loaded_by_peft_and_by_us(tmp_path):
 
 
 def test_import_refuses_other_weights_and_left_over_tensors(tmp_path):
-    encoder, space = encoder_with_adapters()
+    encoder, _space = encoder_with_adapters()
     export_adapter(tmp_path, encoder, CONFIG, get_adapters(encoder))
     tensors = load_file(tmp_path / "adapter_model.safetensors")
     save_file({**tensors, "extra": torch.zeros(1)}, tmp_path / "adapter_model.safetensors")
