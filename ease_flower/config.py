@@ -111,7 +111,7 @@ class Config:
     strength: float = _key(1.0, "lambda: share of the displacement that is removed", low=0.0)
     granularity: str = _key("all", "blocks that are split on their own", ("all", "tower", "layer"))
     retain_span: str = _key("joint", "one span of all, or each client's", ("joint", "pairwise"))
-    recover_rounds: int = _key(1, "rounds after excision by those who stay", low=0)
+    recover_rounds: int = _key(2, "rounds after excision by those who stay", low=0)
     lock: str = _key("proximal", "forget lock on the client", ("none", "penalty", "proximal"))
     lock_alpha: float = _key(10.0, "alpha of the forget lock", low=0.0)
     forget_client_online: bool = _key(False, "ask the forgotten client for bilateral excision")
