@@ -32,6 +32,7 @@ def info_nce(z_v: Tensor, z_t: Tensor, image_ids: Tensor, logit_scale: float | T
     Two pairs that cannot be told apart cost log 2; the same two pairs of one image cost it too,
     because the target is then one half each, and it is the smallest value there:
 
+    >>> import torch
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     >>> round(info_nce(z, z, torch.tensor([0, 1]), 10.0).item(), 4)
     0.6931
@@ -120,6 +121,7 @@ def proximal_lock(
 
     Examples
     --------
+    >>> import torch
     >>> u = torch.tensor([[1.0], [0.0]])
     >>> proximal_lock(torch.tensor([2.0, 5.0]), torch.zeros(2), u, alpha=1.0, step=1.0)
     tensor([1., 5.])
