@@ -6,7 +6,6 @@ from logging import INFO, WARNING
 
 import numpy as np
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -25,7 +24,7 @@ from ease_flower.config import Config
 from ease_flower.model.adapters import AdapterSpace
 from ease_flower.state import Store
 
-from .replies import Reply, read_reply, record_bytes, weighted_mean
+from .replies import Reply, adapter_record, read_reply, record_bytes, weighted_mean
 from .roster import Roster
 
 Theta = NDArray[np.float32]
@@ -222,12 +221,7 @@ class AdapterFedAvg(FedAvg):
         return [good[client] for client in sorted(good)], problems
 
     def _arrays(self, theta: Theta) -> ArrayRecord:
-        return ArrayRecord(
-            {
-                name: Array(np.asarray(value, order="C"))
-                for name, value in zip(self.space.names, self.space.unflatten(theta), strict=True)
-            }
-        )
+        return adapter_record(self.space, theta)
 
 
 def _array_bytes(content: RecordDict) -> int:

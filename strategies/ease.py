@@ -36,7 +36,7 @@ from ease_flower.unlearning import add_displacement, decompose_history, excise
 from ease_flower.unlearning.subspace import remove
 
 from .base import AdapterFedAvg, Theta
-from .replies import record_bytes
+from .replies import adapter_record, record_bytes
 from .roster import Roster
 
 
@@ -167,14 +167,7 @@ def ask_to_excise(
     if node is None:
         note(store, f"{leaver} is not connected: bilateral excision was asked for and not done.")
         return None
-    arrays = ArrayRecord(
-        {
-            name: Array(value)
-            for name, value in zip(
-                space.names, space.unflatten(theta.astype(np.float32)), strict=True
-            )
-        }
-    )
+    arrays = adapter_record(space, theta.astype(np.float32))
     told = ConfigRecord({"phase": "excise", protocol.CODE_DIGEST: protocol.code_digest()})
     content = RecordDict({protocol.ARRAYS: arrays, protocol.CONFIG: told})
     message = Message(content, dst_node_id=node, message_type=protocol.TRAIN_EXCISE)

@@ -5,8 +5,6 @@ from logging import WARNING
 from typing import Any
 
 from flwr.app import (
-    Array,
-    ArrayRecord,
     ConfigRecord,
     Message,
     MessageType,
@@ -25,6 +23,7 @@ from ease_flower.model.caching import StemStore
 from ease_flower.model.prepare import prepare
 
 from .base import Theta
+from .replies import adapter_record
 
 RECALLS = ("r1", "r5", "r10")
 _stems = StemStore(kept=2)
@@ -80,9 +79,7 @@ def _pooled(answers: Iterable[Mapping[str, float]], key: str) -> float | None:
 def _ask(
     config: Config, space: AdapterSpace, theta: Theta, grid: Grid, nodes: Mapping[str, int]
 ) -> dict[str, dict[str, float]]:
-    arrays = ArrayRecord(
-        {n: Array(v) for n, v in zip(space.names, space.unflatten(theta), strict=True)}
-    )
+    arrays = adapter_record(space, theta)
     told = ConfigRecord({"phase": "evaluate", protocol.CODE_DIGEST: protocol.code_digest()})
     content = RecordDict({protocol.ARRAYS: arrays, protocol.CONFIG: told})
     messages = [

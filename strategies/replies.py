@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ease_flower import protocol
@@ -51,6 +51,12 @@ def read_reply(client: str, content: RecordDict, space: AdapterSpace) -> Reply:
             f"{protocol.CLIENT_SECONDS} = {seconds!r}: must be finite and not negative"
         )
     return Reply(client, theta, num_examples, float(seconds), record_bytes(arrays))
+
+
+def adapter_record(space: AdapterSpace, theta: NDArray[np.float32]) -> ArrayRecord:
+    """Pack theta, of shape (d,), for the wire: one named array a module."""
+    arrays = zip(space.names, space.unflatten(theta), strict=True)
+    return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays})
 
 
 def record_bytes(record: ArrayRecord) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
+from ease_flower.report.table import FIGURES
+
 SIDES = ("before", "unlearned", "retrain", "gap", "cost")
 
 
@@ -52,13 +54,7 @@ def _spread(values: list[float | None]) -> dict[str, Any] | None:
 def summary_rows(summary: dict[str, Any]) -> list[list[str]]:
     """Write a summary as a table of text: header, then one row a figure."""
     rows = [["figure", "before", "unlearned", "retrain", "gap to retrain"]]
-    figures = (
-        ("forget_r1", "forget R@1, %", 1),
-        ("retain_r1", "retain R@1, %", 1),
-        ("test_r1", "test R@1, %", 1),
-        ("membership_auc", "membership AUC", 3),
-    )
-    for key, label, digits in figures:
+    for key, label, digits, _ in FIGURES:
         cells = [_cell(summary, side, key, digits) for side in SIDES[:4]]
         rows.append([label, *cells])
     return rows
