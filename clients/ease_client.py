@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ease_flower import protocol
 from ease_flower.errors import StaleCode, StateError
-from ease_flower.metrics.evaluate import evaluate_client
+from ease_flower.metrics.evaluate import embed, evaluate_client
 from ease_flower.model.adapters import get_adapters, set_adapters
 from ease_flower.model.training import Lock, excise_locally, train_locally
 from ease_flower.seeding import numpy_generator
@@ -69,9 +69,9 @@ class EaseClient(NumPyClient):
         _check_code(config)
         encoder = self.node.encoder
         stems = {part: self.node.stems(part) for part in ("train", "holdout")}
-        far = self.node.stems("distractors") if len(self.node.data.distractors) else None
         set_adapters(encoder, parameters)
-        metrics = evaluate_client(encoder, stems["train"], stems["holdout"], far)
+        train, holdout = embed(encoder, stems["train"]), embed(encoder, stems["holdout"])
+        metrics = evaluate_client(train, holdout, self.node.distractors(parameters))
         return 0.0, len(stems["train"]), dict(metrics)
 
     def excise(

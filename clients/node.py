@@ -1,14 +1,20 @@
 """What a node has: its name, its pairs, and the stems of its pairs, kept for the process."""
 
+import hashlib
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Context
+from numpy.typing import NDArray
 
 from ease_flower.config import Config
 from ease_flower.data.federation import ClientData, client_data, node_data
 from ease_flower.errors import UserError
+from ease_flower.metrics.evaluate import Embedded, embed
 from ease_flower.model.caching import StemCache, StemStore
 from ease_flower.model.prepare import prepare
 from ease_flower.model.towers import DualEncoder
@@ -16,6 +22,7 @@ from ease_flower.model.towers import DualEncoder
 from .identity import client_name
 
 _stems = StemStore()
+_embedded: dict[str, Embedded] = {}
 
 
 class Node:
@@ -54,6 +61,22 @@ class Node:
     def stems(self, part: str) -> StemCache:
         """Return the stems of ``train``, ``holdout`` or ``distractors``."""
         return _stems.get(self.encoder, getattr(self.data, part), self.config.adapted_blocks)
+
+    def distractors(self, adapters: Sequence[NDArray[Any]]) -> Embedded | None:
+        """Embed the public pairs under these adapters, which the encoder must hold already.
+
+        Simulated clients share them, so the last answer of the process is kept.
+        """
+        if not len(self.data.distractors):
+            return None
+        digest = hashlib.sha256(self.data.distractors.digest.encode())
+        for array in adapters:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        key = f"{self.encoder.spec.digest}{digest.hexdigest()}"
+        if key not in _embedded:
+            _embedded.clear()
+            _embedded[key] = embed(self.encoder, self.stems("distractors"))
+        return _embedded[key]
 
 
 @lru_cache(maxsize=64)

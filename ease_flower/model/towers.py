@@ -4,6 +4,7 @@ Everything below the lowest adapted block is deterministic, so its output can be
 (`ease_flower.model.caching`). ``head(stem(x))`` is the tower of the original model, exactly.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +17,16 @@ from torch import Tensor, nn
 from ease_flower.errors import UserError
 
 
-class Tower(nn.Module):
+class Tower(nn.Module, ABC):
     """One branch; `head` holds the only modules that are ever adapted."""
 
     trims = False  # whether hidden states after the last token of a batch may be cut off
 
+    @abstractmethod
     def stem(self, raw: Tensor) -> Tensor:
         """Map raw input (pixels or token ids) to the input of the lowest adapted block."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Map hidden states to embeddings of shape (n, width), not normalised.
 
@@ -35,7 +37,6 @@ class Tower(nn.Module):
         tokens : Tensor of shape (n, length)
             The token ids of a text tower; an image tower does not look at it.
         """
-        raise NotImplementedError
 
     def adaptable(self) -> list[str]:
         """Name the Linears of the head, in the order of the forward pass.
