@@ -6,7 +6,6 @@ head (the last 1 x 1 convolution, written as the Linear it is) and the last text
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -15,18 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from PIL import Image as PILImage
 from PIL.Image import Image
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ease_flower.data import Pairs
 from ease_flower.errors import UserError
 from ease_flower.model.backbones import PublicPairs, weight_digest
 from ease_flower.model.losses import info_nce
-from ease_flower.model.tiny import cache_dir
 from ease_flower.model.towers import DualEncoder, EncoderSpec, Tower
+from ease_flower.model.weights import made_once
 from ease_flower.seeding import numpy_generator, torch_generator
 
 IMAGE_SIZE = 160
@@ -131,15 +128,7 @@ def load_mini(
     encoder = unaligned(num_adapted)
     recipe = f"{encoder.spec.digest}{public.pairs.digest}{EPOCHS}{ALIGN_VERSION}"
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:16]
-    path = cache_dir() / f"mini-{digest}.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            weights = align(encoder, public.pairs, progress)
-            partial = path.with_suffix(".partial")
-            save_file(weights, partial)
-            os.replace(partial, path)
-    weights = load_file(path)
+    weights = made_once(f"mini-{digest}", lambda: align(encoder, public.pairs, progress))
     for name, tower in (("image", encoder.image), ("text", encoder.text)):
         tower.get_submodule("projection").load_state_dict(
             {k.partition(".")[2]: v for k, v in weights.items() if k.startswith(name)}

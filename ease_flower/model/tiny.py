@@ -7,23 +7,19 @@ kept under the user's cache directory, behind a file lock, keyed by the recipe b
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import open_clip
-import platformdirs
 import torch
-from filelock import FileLock
 from PIL.Image import Image
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ease_flower.data.scenes import VOCABULARY, scene_pairs
 from ease_flower.data.tokens import WordTokenizer
 from ease_flower.model.losses import info_nce
 from ease_flower.model.towers import DualEncoder
+from ease_flower.model.weights import made_once
 from ease_flower.seeding import derive, numpy_generator
 
 IMAGE_SIZE = 48
@@ -60,12 +56,6 @@ def _tokenizer() -> WordTokenizer:
     return WordTokenizer(VOCABULARY, CONTEXT_LENGTH)
 
 
-def cache_dir() -> Path:
-    """Return the folder of weights made here; EASE_FLOWER_CACHE overrides it."""
-    chosen = os.environ.get("EASE_FLOWER_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("ease-flower"))
-
-
 def new_model() -> open_clip.CLIP:
     """Make an untrained ``tiny`` with seeded weights (1.5 M parameters)."""
     width = int(RECIPE["width"])
@@ -95,16 +85,10 @@ def load_tiny(num_adapted: int, progress: Progress | None = None) -> DualEncoder
     from ease_flower.model.backbones import from_open_clip
 
     recipe = json.dumps([RECIPE, VOCABULARY], sort_keys=True)
-    path = cache_dir() / f"tiny-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}.safetensors"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            trained = pretrain(progress)
-            partial_path = path.with_suffix(".partial")
-            save_file({k: v.contiguous() for k, v in trained.state_dict().items()}, partial_path)
-            os.replace(partial_path, path)
+    name = f"tiny-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+    weights = made_once(name, lambda: pretrain(progress).state_dict())
     model = new_model()
-    model.load_state_dict(load_file(path), strict=True)
+    model.load_state_dict(weights, strict=True)
     return from_open_clip(model, "tiny", num_adapted, preprocess, tokenize)
 
 
