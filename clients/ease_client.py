@@ -15,6 +15,7 @@ from ease_flower.metrics.evaluate import embed, evaluate_client
 from ease_flower.model.adapters import get_adapters, set_adapters
 from ease_flower.model.training import Lock, excise_locally, train_locally
 from ease_flower.seeding import numpy_generator
+from ease_flower.unlearning.packing import packed_digest, unpack_directions
 
 from .node import Node
 
@@ -98,15 +99,16 @@ class EaseClient(NumPyClient):
         digest = config.get(protocol.LOCK_DIGEST)
         if not digest or self.node.config.lock == "none":
             return None
-        record = self.state.get(protocol.LOCK)
-        if not isinstance(record, ArrayRecord):
+        record, anchor = self.state.get(protocol.LOCK), self.state.get(protocol.ANCHOR)
+        if not isinstance(record, ArrayRecord) or not isinstance(anchor, ArrayRecord):
             raise StateError("the forget lock was not received; the server sends it again")
+        codes, steps = record["codes"].numpy(), record["steps"].numpy()
+        if packed_digest(codes, steps) != digest:
+            raise StateError("this client's forget lock is an older one; the server sends it again")
+        theta_u = np.concatenate([a.ravel() for a in anchor.to_numpy_ndarrays()])
+        basis = unpack_directions(codes, steps, len(theta_u)).astype(np.float32)
         device = self.node.encoder.device
-        basis, anchor = (
-            torch.from_numpy(record[key].numpy().astype(np.float32)).to(device)
-            for key in ("basis", "anchor")
-        )
-        return Lock(basis, anchor)
+        return Lock(torch.from_numpy(basis).to(device), torch.from_numpy(theta_u).to(device))
 
 
 def _check_code(config: dict[str, Any]) -> None:

@@ -96,6 +96,8 @@ def _fit(client_fn: ClientFn, message: Message, context: Context) -> Message:
     if protocol.LOCK in message.content:
         # Kept for the rest of the run, so that U_mu travels once a client.
         context.state[protocol.LOCK] = message.content[protocol.LOCK]
+        anchor = protocol.ANCHOR if protocol.ANCHOR in message.content else protocol.ARRAYS
+        context.state[protocol.ANCHOR] = message.content[anchor]
     out, num_examples, metrics = _numpy_client(client_fn, context).fit(arrays, config)
     if len(out) != len(names):
         raise ValueError(f"fit returned {len(out)} arrays, expected {len(names)}")

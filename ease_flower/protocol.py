@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 
 ARRAYS = "arrays"  # ArrayRecord: the adapters, one array a name, float32
-LOCK = "lock"  # ArrayRecord: U_mu ("basis", float16) and theta_u ("anchor"), sent once a client
+LOCK = "lock"  # ArrayRecord: U_mu, packed ("codes", "steps"), sent once a client
+ANCHOR = "anchor"  # ArrayRecord: theta_u, where the adapters sent with the lock are others
 TRAJECTORY = "trajectory"  # ArrayRecord: displacements of bilateral excision, (steps, d)
 CONFIG = "config"  # ConfigRecord: phase, server-round, code-digest, lock-digest
 METRICS = "metrics"  # MetricRecord: num-examples, client-seconds, ...

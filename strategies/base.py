@@ -175,6 +175,7 @@ class AdapterFedAvg(FedAvg):
                     reply.num_examples,
                     reply.theta - self._theta,
                 )
+        self.took_part({reply.client for reply in good})
         theta = self.after_average(weighted_mean(good))
         self.store.put_model(self.track, rnd, theta)
         self.store.add_cost(
@@ -187,6 +188,9 @@ class AdapterFedAvg(FedAvg):
         seconds = time.monotonic() - self._started
         log(INFO, "[%s] round %d: %d replies, %.1f s", self.track, rnd, len(good), seconds)
         return self._arrays(theta), MetricRecord({"replies": len(good)})
+
+    def took_part(self, clients: set[str]) -> None:
+        """Note whose replies were usable; a hook."""
 
     def after_average(self, theta: Theta) -> Theta:
         """Change the average before it is committed; a hook."""

@@ -11,7 +11,6 @@ Closure", arXiv 2605.00733. The steps (in `ease_flower.unlearning`):
    aggregation on the server.
 """
 
-import hashlib
 from logging import INFO, WARNING
 
 import numpy as np
@@ -33,6 +32,7 @@ from ease_flower.config import Config
 from ease_flower.model.adapters import AdapterSpace
 from ease_flower.state import Store
 from ease_flower.unlearning import add_displacement, decompose_history, excise
+from ease_flower.unlearning.packing import pack_directions, packed_digest
 from ease_flower.unlearning.subspace import remove
 
 from .base import AdapterFedAvg, Theta
@@ -58,8 +58,10 @@ class Ease(AdapterFedAvg):
         self.history_offset = config.rounds
         self.anchor = store.model("unlearn").astype(np.float64)
         self.basis = store.basis()
-        self._lock = lock_record(self.basis, self.anchor)
-        self._locked: set[int] = set()
+        codes, steps = pack_directions(self.basis)
+        self._lock = ArrayRecord({"codes": Array(codes), "steps": Array(steps)})
+        self._digest = packed_digest(codes, steps)
+        self._locked: set[str] = set()
 
     def recover(self, grid: Grid) -> Theta:
         """Run the recovery rounds that are missing; return theta of the last."""
@@ -69,23 +71,29 @@ class Ease(AdapterFedAvg):
         """Tell clients which lock holds."""
         config = super().round_config(rnd)
         if self._is_locked():
-            config[protocol.LOCK_DIGEST] = lock_digest(self._lock)
+            config[protocol.LOCK_DIGEST] = self._digest
         return config
 
     def messages(
         self, chosen: dict[str, int], content: RecordDict, message_type: str
     ) -> list[Message]:
-        """Send U_mu along to nodes that do not have it yet: once a client, not once a round."""
-        self._needs_lock = {c for c, node in chosen.items() if node not in self._locked}
-        out = super().messages(chosen, content, message_type)
-        self._locked |= set(chosen.values())
-        return out
+        """Send U_mu along to clients that do not have it yet: once a client, not once a round."""
+        self._needs_lock = set(chosen) - self._locked
+        return super().messages(chosen, content, message_type)
 
     def content_for(self, client: str, content: RecordDict) -> RecordDict:
-        """Add the lock where it is needed."""
+        """Add the lock where it is needed; theta_u too, unless it is what is being sent."""
         if not self._is_locked() or client not in self._needs_lock:
             return content
-        return RecordDict({**content, protocol.LOCK: self._lock})
+        out = {**content, protocol.LOCK: self._lock}
+        anchor = self.anchor.astype(np.float32)
+        if not np.array_equal(self._theta, anchor):
+            out[protocol.ANCHOR] = adapter_record(self.space, anchor)
+        return RecordDict(out)
+
+    def took_part(self, clients: set[str]) -> None:
+        """Remember who has the lock: those whose reply was usable."""
+        self._locked |= clients
 
     def after_average(self, theta: Theta) -> Theta:
         """Take away what the round moved along U_mu."""
@@ -94,25 +102,6 @@ class Ease(AdapterFedAvg):
 
     def _is_locked(self) -> bool:
         return self.config.lock != "none" and self.basis.shape[1] > 0
-
-
-def lock_record(basis: NDArray[np.float64], anchor: NDArray[np.float64]) -> ArrayRecord:
-    """Pack the lock for the wire: U_mu in half precision, theta_u in single.
-
-    Half precision suffices: the client's lock only keeps drift small, the server's projection,
-    in float64, is what removes it.
-    """
-    return ArrayRecord(
-        {
-            "basis": Array(np.asarray(basis, dtype=np.float16, order="C")),
-            "anchor": Array(anchor.astype(np.float32)),
-        }
-    )
-
-
-def lock_digest(record: ArrayRecord) -> str:
-    """Hash a lock, so that a client knows which one is meant."""
-    return hashlib.sha256(b"".join(a.data for a in record.values())).hexdigest()[:16]
 
 
 def unlearn(

@@ -25,7 +25,7 @@ def plan(config: Config) -> dict[str, Any]:
     stay = clients - 1
     one = (space.size * FLOAT32 + len(space.names) * ARRAY_HEADER) / 1e6
     most = min(config.rounds, config.rank_cap)
-    lock = 0.0 if config.lock == "none" else stay * (most / 2 + 1) * one
+    lock = 0.0 if config.lock == "none" else stay * most * one / 8  # 4 bits an entry
     megabytes = {
         "train": 2 * clients * config.rounds * one,
         "retrain": 2 * stay * config.rounds * one if config.reference else 0.0,

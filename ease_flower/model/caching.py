@@ -19,6 +19,7 @@ IMAGE_BATCH, TEXT_BATCH = (
     16,
     64,
 )  # small enough for a core's cache: 64 images take 2.7 times as long
+HEAD_BATCH = 16
 KEPT_SETS = 64  # sets of pairs a process keeps; a simulated client has three
 
 
@@ -126,11 +127,20 @@ def embed_images(encoder: DualEncoder, stems: StemCache, rows: Tensor) -> Tensor
 
 
 def embed_texts(encoder: DualEncoder, stems: StemCache, rows: Tensor) -> Tensor:
-    """Embed captions by position, trimmed to the longest; unit rows (len(rows), width)."""
-    longest = int(stems.lengths[rows].max())
-    hidden = stems.text[rows, :longest].to(encoder.device).float()
-    tokens = stems.tokens[rows, :longest].to(encoder.device)
-    return torch.nn.functional.normalize(encoder.text.head(hidden, tokens), dim=-1)
+    """Embed captions by position; unit rows (len(rows), width).
+
+    Captions go through the head in small groups of like length, each trimmed to its longest,
+    which halves a training step on photos on a CPU.
+    """
+    order = torch.argsort(stems.lengths[rows], stable=True)
+    parts = []
+    for group in rows[order].split(HEAD_BATCH):
+        longest = int(stems.lengths[group].max())
+        hidden = stems.text[group, :longest].to(encoder.device).float()
+        tokens = stems.tokens[group, :longest].to(encoder.device)
+        parts.append(encoder.text.head(hidden, tokens))
+    embedded = torch.cat(parts)[torch.argsort(order).to(encoder.device)]
+    return torch.nn.functional.normalize(embedded, dim=-1)
 
 
 @torch.inference_mode()
