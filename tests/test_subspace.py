@@ -8,6 +8,7 @@ from scipy.linalg import subspace_angles
 
 from ease_flower.errors import NotFinite
 from ease_flower.unlearning import subspace
+from ease_flower.unlearning.packing import pack_directions, unpack_directions
 from ease_flower.unlearning.subspace import (
     Subspaces,
     decompose,
@@ -195,3 +196,18 @@ def test_orthonormalise_drops_dependent_columns() -> None:
 
     assert basis.shape == (4, 2)
     np.testing.assert_allclose(basis @ basis.T, np.diag([1, 1, 0, 0]), atol=1e-12)
+
+
+def test_packed_directions_take_half_a_byte_an_entry_and_keep_their_course() -> None:
+    rng = np.random.default_rng(0)
+    uneven = rng.normal(size=(3001, 5)) * np.repeat([0.1, 1, 3], [1001, 1000, 1000])[:, None]
+    basis = np.linalg.qr(uneven)[0]
+    packed, steps = pack_directions(basis)
+    assert packed.nbytes == 5 * 1501
+    back = unpack_directions(packed, steps, 3001)
+    np.testing.assert_allclose(back.T @ back, np.eye(5), atol=1e-12)
+    assert np.diag(basis.T @ back).min() > 0.98
+
+
+def test_packing_nothing_gives_nothing() -> None:
+    assert unpack_directions(*pack_directions(np.zeros((7, 0))), 7).shape == (7, 0)

@@ -53,7 +53,8 @@ def unpack_directions(
            [0.8],
            [0. ]])
     """
-    codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)[:, :size]
+    halves = np.stack([packed & 15, packed >> 4], axis=-1)
+    codes = halves.reshape(len(packed), 2 * packed.shape[1])[:, :size]
     columns = ((codes.astype(np.float64) - LEVELS - 1) * steps[:, None]).T
     q, r = np.linalg.qr(columns)
     return np.asarray(q * np.sign(np.diag(r)), dtype=np.float64)
