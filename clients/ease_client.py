@@ -1,4 +1,4 @@
-"""The NumPyClient: local LoRA-CLIP training with the forget lock, evaluation, excision."""
+"""The NumPyClient: local LoRA-CLIP training with the forget lock, and evaluation."""
 
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,7 @@ from ease_flower import protocol
 from ease_flower.errors import StaleCode, StateError
 from ease_flower.metrics.evaluate import embed, evaluate_client
 from ease_flower.model.adapters import get_adapters, set_adapters
-from ease_flower.model.training import Lock, excise_locally, train_locally
+from ease_flower.model.training import Lock, train_locally
 from ease_flower.seeding import numpy_generator
 from ease_flower.unlearning.packing import packed_digest, unpack_directions
 
@@ -23,7 +23,7 @@ Arrays = list[NDArray[Any]]
 
 
 class EaseClient(NumPyClient):
-    """Trains, evaluates and excises on one node's pairs.
+    """Trains and evaluates on one node's pairs; `Holder` adds what a forget request asks of it.
 
     Parameters
     ----------
@@ -43,7 +43,8 @@ class EaseClient(NumPyClient):
         parameters : list of ndarray
             Adapters of the server, in the order of the adapter space.
         config : dict
-            ``server-round``, ``phase``, ``code-digest``, and ``lock-digest`` while locked.
+            ``server-round``, ``phase``, ``code-digest``, ``without`` (requests whose pairs are
+            left out), and ``lock-digest`` while locked.
 
         Returns
         -------
@@ -51,49 +52,34 @@ class EaseClient(NumPyClient):
             Adapters, number of pairs, and ``loss``, ``client-seconds`` (training alone: the
             frozen stems are computed once and cost the same whatever is done afterwards).
         """
-        _check_code(config)
-        encoder = self.node.encoder
-        stems = self.node.stems("train")
+        check_code(config)
+        encoder, rnd = self.node.encoder, int(config["server-round"])
+        stems = self.node.training_stems(config.get("without", []))
         set_adapters(encoder, parameters)
-        rng = numpy_generator(
-            self.node.config.seed, "fit", self.node.name, int(config["server-round"])
-        )
+        rng = numpy_generator(self.node.config.seed, "fit", self.node.name, rnd)
         started = perf_counter()
         loss = train_locally(encoder, stems, self.node.config, rng, self._lock(config))
         seconds = perf_counter() - started
-        return get_adapters(encoder), len(stems), {"loss": loss, "client-seconds": seconds}
+        arrays = get_adapters(encoder)
+        if config.get("phase") == "train":
+            self.node.memory.keep(rnd, flatten(parameters), flatten(arrays))
+        return arrays, len(stems), {"loss": loss, "client-seconds": seconds}
 
     def evaluate(
         self, parameters: Arrays, config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
         """Measure a model on this node's pairs; numbers only, see `evaluate_client`."""
-        _check_code(config)
-        encoder = self.node.encoder
-        stems = {part: self.node.stems(part) for part in ("train", "holdout")}
+        check_code(config)
+        encoder, request = self.node.encoder, str(config["request"])
+        train, outside = self.node.stems("train"), self.node.outside(request)
         set_adapters(encoder, parameters)
-        train, holdout = embed(encoder, stems["train"]), embed(encoder, stems["holdout"])
-        metrics = evaluate_client(train, holdout, self.node.distractors(parameters))
-        return 0.0, len(stems["train"]), dict(metrics)
-
-    def excise(
-        self, parameters: Arrays, config: dict[str, Any]
-    ) -> tuple[NDArray[np.float32], int, dict[str, Any]]:
-        """Displace this node's pairs in both branches (BKE), starting from theta_u.
-
-        Returns
-        -------
-        ndarray of shape (steps, d), int, dict
-            Displacement after each step, number of pairs, ``client-seconds``.
-        """
-        _check_code(config)
-        encoder = self.node.encoder
-        stems, holdout = self.node.stems("train"), self.node.stems("holdout")
-        set_adapters(encoder, parameters)
-        rng = numpy_generator(self.node.config.seed, "excise", self.node.name)
-        started = perf_counter()
-        trajectory = excise_locally(encoder, stems, holdout, self.node.config, rng)
-        seconds = perf_counter() - started
-        return trajectory.numpy(), len(stems), {"client-seconds": seconds}
+        metrics = evaluate_client(
+            embed(encoder, train),
+            self.node.forget_rows([request]),
+            embed(encoder, outside),
+            self.node.distractors(parameters),
+        )
+        return 0.0, len(train), dict(metrics)
 
     def _lock(self, config: dict[str, Any]) -> Lock | None:
         digest = config.get(protocol.LOCK_DIGEST)
@@ -105,13 +91,14 @@ class EaseClient(NumPyClient):
         codes, steps = record["codes"].numpy(), record["steps"].numpy()
         if packed_digest(codes, steps) != digest:
             raise StateError("this client's forget lock is an older one; the server sends it again")
-        theta_u = np.concatenate([a.ravel() for a in anchor.to_numpy_ndarrays()])
+        theta_u = flatten(anchor.to_numpy_ndarrays())
         basis = unpack_directions(codes, steps, len(theta_u)).astype(np.float32)
         device = self.node.encoder.device
         return Lock(torch.from_numpy(basis).to(device), torch.from_numpy(theta_u).to(device))
 
 
-def _check_code(config: dict[str, Any]) -> None:
+def check_code(config: dict[str, Any]) -> None:
+    """Refuse to work for a server of another version."""
     theirs, ours = config.get(protocol.CODE_DIGEST), protocol.code_digest()
     if theirs and theirs != ours:
         raise StaleCode(
@@ -119,3 +106,8 @@ def _check_code(config: dict[str, Any]) -> None:
             "started in another checkout, whose code it imports; stop the flower-superlink process "
             "and start it from a folder without ease_flower/, or use 'ease-flower run'"
         )
+
+
+def flatten(arrays: Arrays) -> NDArray[np.float32]:
+    """Lay adapter arrays end to end; shape (d,)."""
+    return np.concatenate([np.asarray(a, dtype=np.float32).ravel() for a in arrays])

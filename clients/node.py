@@ -15,12 +15,16 @@ from ease_flower.config import Config
 from ease_flower.data.federation import ClientData, client_data, node_data
 from ease_flower.errors import UserError
 from ease_flower.metrics.evaluate import Embedded, embed
+from ease_flower.model.adapters import AdapterSpace, space_of
 from ease_flower.model.caching import StemCache, StemStore
 from ease_flower.model.prepare import prepare
 from ease_flower.model.towers import DualEncoder
+from ease_flower.unlearning.requests import ForgetRequest, Rows, forget_rows
 
 from .identity import client_name
+from .memory import open_memory
 
+MIN_OUTSIDE = 5  # held-out pairs of a class, below which all held-out pairs are taken
 _stems = StemStore()
 _embedded: dict[str, Embedded] = {}
 
@@ -38,6 +42,7 @@ class Node:
     def __init__(self, context: Context) -> None:
         self.config = Config.from_run_config(context.run_config)
         self.name = client_name(context)
+        self.memory = open_memory(context, self.config, self.name)
         if self.config.threads:
             torch.set_num_threads(self.config.threads)
         node = context.node_config
@@ -58,9 +63,45 @@ class Node:
         """The process's encoder, set to theta_0 of this run once a message."""
         return prepare(self.config)[0]
 
+    @cached_property
+    def space(self) -> AdapterSpace:
+        """Names and shapes of the adapters."""
+        return space_of(self.encoder)
+
     def stems(self, part: str) -> StemCache:
         """Return the stems of ``train``, ``holdout`` or ``distractors``."""
         return _stems.get(self.encoder, getattr(self.data, part), self.config.adapted_blocks)
+
+    def forget_rows(self, requests: Sequence[str]) -> Rows:
+        """Find the training pairs that any of some requests names; positions, ascending."""
+        found = [
+            forget_rows(ForgetRequest.parse(text), self.config, self.name, self.data.train)
+            for text in requests
+        ]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def training_stems(self, without: Sequence[str]) -> StemCache:
+        """Return the stems of what the node trains on once some requests are carried out."""
+        rows, stems = self.forget_rows(without), self.stems("train")
+        if not len(rows):
+            return stems
+        kept = np.setdiff1d(np.arange(len(stems)), rows)
+        if len(kept) < 2:
+            raise UserError(f"{self.name}: {len(kept)} pairs are left to train on; 2 are needed")
+        return stems.subset(kept)
+
+    def outside(self, request: str) -> StemCache:
+        """Return held-out pairs to compare forget pairs with.
+
+        For a class: those of the class, if there are enough, because classes differ in how well
+        they are matched.
+        """
+        stems, asked = self.stems("holdout"), ForgetRequest.parse(request)
+        if asked.scope == "class":
+            same = forget_rows(asked, self.config, self.name, self.data.holdout)
+            if len(same) >= MIN_OUTSIDE:
+                return stems.subset(same)
+        return stems
 
     def distractors(self, adapters: Sequence[NDArray[Any]]) -> Embedded | None:
         """Embed the public pairs under these adapters, which the encoder must hold already.

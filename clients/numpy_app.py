@@ -39,7 +39,8 @@ def numpy_client_app(client_fn: ClientFn) -> ClientApp:
     app = ClientApp(mods=[identity_mod])
     app.train()(partial(_guarded, _fit, client_fn))
     app.evaluate()(partial(_guarded, _evaluate, client_fn))
-    app.train("excise")(partial(_guarded, _excise, client_fn))
+    for name in protocol.HOLDER_CALLS:
+        app.train(name)(partial(_guarded, partial(_ask_holder, name), client_fn))
     return answer_identity(app)
 
 
@@ -113,14 +114,17 @@ def _evaluate(client_fn: ClientFn, message: Message, context: Context) -> Messag
     return _reply(message, num_examples, {"loss": float(loss), **metrics}, {})
 
 
-def _excise(client_fn: ClientFn, message: Message, context: Context) -> Message:
+def _ask_holder(name: str, client_fn: ClientFn, message: Message, context: Context) -> Message:
+    """Call ``client.<name>(arrays, extra, config) -> arrays, num_examples, metrics``."""
     _, arrays, config = _call(message)
-    client = _numpy_client(client_fn, context)
-    if not hasattr(client, "excise"):
-        raise UserError(f"{type(client).__name__} has no excise(): bilateral excision is not done")
-    trajectory, num_examples, metrics = client.excise(arrays, config)
-    record = ArrayRecord({protocol.TRAJECTORY: Array(np.asarray(trajectory, order="C"))})
-    return _reply(message, num_examples, metrics, {protocol.TRAJECTORY: record})
+    method = getattr(_numpy_client(client_fn, context), name, None)
+    if method is None:
+        raise UserError(f"this client has no {name}(): it is left out of that step")
+    given = message.content.get(protocol.EXTRA)
+    extra = {k: a.numpy() for k, a in given.items()} if isinstance(given, ArrayRecord) else {}
+    found, num_examples, metrics = method(arrays, extra, config)
+    record = ArrayRecord({k: Array(np.asarray(a, order="C")) for k, a in found.items()})
+    return _reply(message, num_examples, metrics, {protocol.RESULT: record})
 
 
 def _reply(

@@ -40,6 +40,14 @@ REQUEST_KEYS = frozenset(
         "method",
         "scope",
         "forget",
+        "forget-file",
+        "forget-share",
+        "attribution",
+        "replay-every",
+        "replay-rank",
+        "calibrate",
+        "excise-branches",
+        "project",
         "energy",
         "rank-cap",
         "delta",
@@ -74,8 +82,12 @@ class Config:
     # what to do
     phase: str = _key("all", "what to run; 'all' runs every phase", ("all", *PHASES))
     method: str = _key("ease", "how to unlearn", ("ease",))
-    scope: str = _key("client", "what a request removes", ("client",))
-    forget: str = _key("site-1", "client to forget")
+    scope: str = _key("client", "what a request removes", ("client", "class", "sample"))
+    forget: str = _key("site-1", "clients to forget, the class, or the holders of the samples")
+    forget_file: str = _key("", "a holder's list of sample ids on its own disk; {client}: its name")
+    forget_share: float = _key(
+        0.3, "share of its pairs a simulated holder without list forgets", low=1e-6, high=1.0
+    )
     seed: int = _key(0, "one seed for data, adapters and training", low=0)
     state_dir: str = _key("", "absolute server state directory; '' makes one per run")
     reference: bool = _key(True, "also train the retrain reference, without the forgotten client")
@@ -114,8 +126,16 @@ class Config:
     recover_rounds: int = _key(2, "rounds after excision by those who stay", low=0)
     lock: str = _key("proximal", "forget lock on the client", ("none", "penalty", "proximal"))
     lock_alpha: float = _key(10.0, "alpha of the forget lock", low=0.0)
-    forget_client_online: bool = _key(False, "ask the forgotten client for bilateral excision")
-    excise_steps: int = _key(10, "steps of bilateral excision, if asked for", low=1)
+    attribution: str = _key(
+        "replay", "how holders find the part of class and samples", ("replay", "pseudo")
+    )
+    replay_every: int = _key(4, "rounds from one replayed round to the next", low=1)
+    replay_rank: int = _key(4, "most directions a holder sends", low=1)
+    forget_client_online: bool = _key(False, "ask leavers too for calibration and excision")
+    calibrate: bool = _key(True, "let reachable holders choose lambda and stop excision")
+    excise_steps: int = _key(10, "most steps of bilateral excision by holders; 0: none", low=0)
+    excise_branches: str = _key("both", "branches that excision moves", ("both", "image", "text"))
+    project: bool = _key(True, "take U_mu out of every average of recovery, on the server")
     # running
     evaluate_forgotten: bool = _key(True, "measure on the forgotten client too, if connected")
     min_replies: int = _key(1, "fewest usable replies of a round", low=1)
@@ -225,5 +245,5 @@ def _cross_check(config: Config) -> list[str]:
             f"({config.pairs_per_client}), because a client's own images are searched"
         )
     if not config.forget.strip():
-        problems.append("forget: name the client to forget, for example 'site-1'")
+        problems.append("forget: name whom or what to forget, for example 'site-1'")
     return problems

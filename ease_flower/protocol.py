@@ -11,8 +11,9 @@ from pathlib import Path
 ARRAYS = "arrays"  # ArrayRecord: the adapters, one array a name, float32
 LOCK = "lock"  # ArrayRecord: U_mu, packed ("codes", "steps"), sent once a client
 ANCHOR = "anchor"  # ArrayRecord: theta_u, where the adapters sent with the lock are others
-TRAJECTORY = "trajectory"  # ArrayRecord: displacements of bilateral excision, (steps, d)
-CONFIG = "config"  # ConfigRecord: phase, server-round, code-digest, lock-digest
+EXTRA = "extra"  # ArrayRecord: what else a holder is sent
+RESULT = "result"  # ArrayRecord: what a holder answers
+CONFIG = "config"  # ConfigRecord: phase, server-round, code-digest, lock-digest, without, request
 METRICS = "metrics"  # MetricRecord: num-examples, client-seconds, ...
 INFO = "info"  # ConfigRecord: text that a client reports
 IDENTITY = "ease.identity"  # ConfigRecord: client-name; num-partitions in simulation
@@ -20,7 +21,7 @@ HOLDINGS = "ease.holdings"  # ConfigRecord: train and holdout (counts), or probl
 
 QUERY_IDENTITY = "query.ease_identity"
 QUERY_HOLDINGS = "query.holdings"
-TRAIN_EXCISE = "train.excise"
+HOLDER_CALLS = ("attribute", "calibrate", "excise")  # message types train.<name>
 
 NUM_EXAMPLES = "num-examples"
 CLIENT_SECONDS = "client-seconds"

@@ -1,7 +1,7 @@
 """Federated averaging of adapters that names clients, checks replies, records and resumes."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from logging import INFO, WARNING
 
 import numpy as np
@@ -23,6 +23,7 @@ from ease_flower import protocol
 from ease_flower.config import Config
 from ease_flower.model.adapters import AdapterSpace
 from ease_flower.state import Store
+from ease_flower.state.tracks import phase_of
 
 from .replies import Reply, adapter_record, read_reply, record_bytes, weighted_mean
 from .roster import Roster
@@ -48,6 +49,8 @@ class AdapterFedAvg(FedAvg):
         Clients that are never asked.
     record : bool
         Whether updates join the history.
+    without : sequence of str
+        Requests whose pairs clients leave out.
     """
 
     def __init__(
@@ -59,10 +62,12 @@ class AdapterFedAvg(FedAvg):
         track: str,
         absent: Iterable[str] = (),
         record: bool = True,
+        without: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.config, self.space, self.store, self.roster = config, space, store, roster
         self.track, self.absent, self.record = track, frozenset(absent), record
+        self.without = list(without)
         self.history_offset = 0
         self._theta: Theta = np.zeros(0, np.float32)
         self._asked: dict[str, Message] = {}
@@ -115,7 +120,8 @@ class AdapterFedAvg(FedAvg):
         """Return what clients are told besides the adapters (a copy a round)."""
         return ConfigRecord(
             {
-                "phase": self.track,
+                "phase": phase_of(self.track),
+                "without": self.without,
                 "server-round": rnd + self.history_offset,
                 protocol.CODE_DIGEST: protocol.code_digest(),
             }

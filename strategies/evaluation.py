@@ -1,6 +1,7 @@
 """Ask clients how a model does on their pairs; only numbers come back."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
@@ -35,52 +36,64 @@ def evaluate_model(
     theta: Theta,
     grid: Grid,
     nodes: Mapping[str, int],
-    leaver: str,
+    request: str,
 ) -> dict[str, Any]:
-    """Measure one model on the leaver's, the others' and the public test pairs.
+    """Measure one model on what is to be forgotten, what is retained, and public test pairs.
 
     Returns
     -------
     dict
         ``forget_r1``, ``retain_r1``, ``test_r1`` (and 5, 10; percent), ``membership_auc``,
-        ``membership_auc_se`` (the leaver's pairs against its held-out ones), ``gallery`` and
-        ``n`` per part. What nobody could measure is None.
+        ``membership_auc_se`` (forget pairs against held-out ones of the same client, averaged
+        over holders by their forget pairs), ``gallery`` and ``n`` per part. What nobody could
+        measure is None.
     """
-    answers = _ask(config, space, theta, grid, nodes)
-    leavers = {name: a for name, a in answers.items() if name == leaver}
-    others = {name: a for name, a in answers.items() if name != leaver}
+    answers = list(_ask(config, space, theta, grid, nodes, request).values())
     encoder, _ = prepare(config)
     stems = _stems.get(encoder, test_pairs(config), config.adapted_blocks)
     set_adapters(encoder, space.unflatten(theta))
     public = evaluate_public(encoder, stems)
     out: dict[str, Any] = {"gallery": {}, "n": {}}
-    for part, held in (("forget", leavers), ("retain", others)):
+    for part in ("forget", "retain"):
+        held = [a for a in answers if a.get(f"num-{part}")]
         for k in RECALLS:
-            out[f"{part}_{k}"] = _pooled(held.values(), k)
-        out["gallery"][part] = int(max((a["gallery"] for a in held.values()), default=0))
-        out["n"][part] = int(sum(a["num-queries"] for a in held.values()))
+            out[f"{part}_{k}"] = _pooled(held, f"{part}-{k}", f"num-{part}")
+        out["gallery"][part] = int(max((a["gallery"] for a in held), default=0))
+        out["n"][part] = int(sum(a[f"num-{part}"] for a in held))
     for k in RECALLS:
         out[f"test_{k}"] = public[k]
     out["gallery"]["test"] = out["n"]["test"] = len(stems)
-    mine = leavers.get(leaver, {})
-    out["membership_auc"] = mine.get("membership-auc")
-    out["membership_auc_se"] = mine.get("membership-auc-se")
-    out["n"]["holdout"] = int(mine.get("num-holdout", 0))
+    attacked = [a for a in answers if "membership-auc" in a]
+    out["membership_auc"] = _pooled(attacked, "membership-auc", "num-forget")
+    out["membership_auc_se"] = _pooled_error(attacked, "membership-auc-se", "num-forget")
+    out["n"]["holdout"] = int(sum(a["num-outside"] for a in attacked))
     return out
 
 
-def _pooled(answers: Iterable[Mapping[str, float]], key: str) -> float | None:
-    """Average over clients, weighted by their queries, in a fixed order."""
-    rows = list(answers)
-    total = sum(row["num-queries"] for row in rows)
-    return sum(row[key] * row["num-queries"] for row in rows) / total if total else None
+def _pooled(rows: Sequence[Mapping[str, float]], key: str, weight: str) -> float | None:
+    """Average over clients, weighted by their number of pairs, in a fixed order."""
+    total = sum(row[weight] for row in rows)
+    return sum(row[key] * row[weight] for row in rows) / total if total else None
+
+
+def _pooled_error(rows: Sequence[Mapping[str, float]], key: str, weight: str) -> float | None:
+    """Return the standard error of the weighted mean of independent figures."""
+    total = sum(row[weight] for row in rows)
+    return math.sqrt(sum((row[key] * row[weight] / total) ** 2 for row in rows)) if total else None
 
 
 def _ask(
-    config: Config, space: AdapterSpace, theta: Theta, grid: Grid, nodes: Mapping[str, int]
+    config: Config,
+    space: AdapterSpace,
+    theta: Theta,
+    grid: Grid,
+    nodes: Mapping[str, int],
+    request: str,
 ) -> dict[str, dict[str, float]]:
     arrays = adapter_record(space, theta)
-    told = ConfigRecord({"phase": "evaluate", protocol.CODE_DIGEST: protocol.code_digest()})
+    told = ConfigRecord(
+        {"phase": "evaluate", "request": request, protocol.CODE_DIGEST: protocol.code_digest()}
+    )
     content = RecordDict({protocol.ARRAYS: arrays, protocol.CONFIG: told})
     messages = [
         Message(content, dst_node_id=node, message_type=MessageType.EVALUATE)

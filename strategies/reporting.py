@@ -12,6 +12,7 @@ from ease_flower.report import ReportData, render_report
 from ease_flower.report.pictures import retrieval_pictures
 from ease_flower.state import Store
 from ease_flower.state.files import write_bytes, write_json
+from ease_flower.state.tracks import Tracks
 
 KEYS = ("forget_r1", "retain_r1", "test_r1", "membership_auc", "membership_auc_se")
 MORE = tuple(f"{part}_r{k}" for part in ("forget", "retain", "test") for k in (5, 10))
@@ -24,11 +25,13 @@ def write_reports(
     space: AdapterSpace,
     measured: dict[str, dict[str, Any]],
     curve: list[dict[str, Any]],
+    tracks: Tracks,
 ) -> Path:
     """Write everything below ``reports/``; return the HTML report's path."""
     folder = store.root / "reports"
-    metrics = metrics_json(config, store, measured)
-    models = {name: store.model(*key) for name, key in tracks(store).items()}
+    metrics = metrics_json(config, store, measured, tracks)
+    keys = model_keys(store, tracks)
+    models = {name: store.model(*key) for name, key in keys.items()}
     simulated = int(store.manifest.get("num-simulated", 0))
     pictures, why_none = retrieval_pictures(config, encoder, space, models, simulated)
     data = ReportData(
@@ -40,7 +43,7 @@ def write_reports(
         settings=config.to_run_config(),
         costs=cost_rows(store),
         notes=[*store.manifest.get("notes", []), *_notes(config, store, metrics)],
-        model_hashes={name: store.model_hash(*key) for name, key in tracks(store).items()},
+        model_hashes={name: store.model_hash(*key) for name, key in keys.items()},
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     write_json(folder / "metrics.json", metrics)
@@ -50,17 +53,16 @@ def write_reports(
     return folder / "report.html"
 
 
-def tracks(store: Store) -> dict[str, tuple[str, int]]:
+def model_keys(store: Store, tracks: Tracks) -> dict[str, tuple[str, int]]:
     """Return which track and round each reported model is."""
-    last = "recover" if store.rounds_done("recover") else "unlearn"
-    names = {"before": "train", "unlearned": last, "retrain": "retrain"}
-    return {
-        name: (track, store.rounds_done(track)) for name, track in names.items() if store.has(track)
-    }
+    keys = {"before": tracks.before(store), "unlearned": tracks.after(store)}
+    if store.has(tracks.retrain):
+        keys["retrain"] = tracks.retrain, store.rounds_done(tracks.retrain)
+    return keys
 
 
 def metrics_json(
-    config: Config, store: Store, measured: dict[str, dict[str, Any]]
+    config: Config, store: Store, measured: dict[str, dict[str, Any]], tracks: Tracks
 ) -> dict[str, Any]:
     """Put the figures into the documented shape; the gap is unlearned minus retrain."""
     figures = {name: {key: row[key] for key in (*KEYS, *MORE)} for name, row in measured.items()}
@@ -72,7 +74,7 @@ def metrics_json(
         "gap": None
         if retrain is None
         else {key: _minus(unlearned[key], retrain[key]) for key in (*KEYS, *MORE)},
-        "cost": cost_ratios(store),
+        "cost": cost_ratios(store, tracks),
         "gallery": measured["unlearned"]["gallery"],
         "n": measured["unlearned"]["n"],
         "seed": config.seed,
@@ -87,11 +89,11 @@ def _minus(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a - b
 
 
-def cost_ratios(store: Store) -> dict[str, float | None]:
+def cost_ratios(store: Store, tracks: Tracks) -> dict[str, float | None]:
     """Divide what unlearning cost by what retraining cost; None without a reference."""
     costs = store.manifest["costs"]
-    reference = costs.get("retrain", {})
-    parts = [costs.get(phase, {}) for phase in ("unlearn", "recover")]
+    reference = costs.get(tracks.retrain, {})
+    parts = [costs.get(phase, {}) for phase in (tracks.unlearn, tracks.recover)]
 
     def ratio(*keys: str) -> float | None:
         whole = sum(reference.get(key, 0) for key in keys)
@@ -120,9 +122,10 @@ def cost_rows(store: Store) -> list[dict[str, Any]]:
 
 
 def _notes(config: Config, store: Store, metrics: dict[str, Any]) -> list[str]:
+    found = store.manifest["calibration"]
     notes = [
-        f"lambda = {config.strength:g} and delta = {config.delta:g} were fixed beforehand, "
-        "not calibrated: a client that is gone cannot be asked.",
+        f"lambda = {found['strength']:.2f}: {found['how']}. delta = {config.delta:g} was fixed "
+        "beforehand.",
         "Client seconds count training alone; the frozen part of the backbone is computed once a "
         "pair, before the first round, and is in neither side of the ratio.",
     ]

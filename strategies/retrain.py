@@ -1,7 +1,9 @@
-"""The retrain reference: the same recipe from the same start, without the forgotten client.
+"""The retrain reference: the same recipe from the same start, without the forgotten pairs.
 
 What every unlearning method is measured against, and what it must cost less than.
 """
+
+from collections.abc import Iterable, Sequence
 
 from flwr.serverapp import Grid
 
@@ -14,12 +16,19 @@ from .roster import Roster
 
 
 class Retrain(AdapterFedAvg):
-    """FedAvg from theta_0 over those who stay; its updates are not kept."""
+    """FedAvg from theta_0 on what is retained; its updates are not kept."""
 
     def __init__(
-        self, config: Config, space: AdapterSpace, store: Store, roster: Roster, leaver: str
+        self,
+        config: Config,
+        space: AdapterSpace,
+        store: Store,
+        roster: Roster,
+        track: str,
+        absent: Iterable[str],
+        without: Sequence[str],
     ) -> None:
-        super().__init__(config, space, store, roster, "retrain", [leaver], record=False)
+        super().__init__(config, space, store, roster, track, absent, record=False, without=without)
 
     def retrain(self, grid: Grid) -> Theta:
         """Run the rounds that are missing; return theta of the last."""

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ease_flower.config import Config
 from ease_flower.data import Pairs
-from ease_flower.data.captions import check_images, label_by_word, load_karpathy
+from ease_flower.data.captions import check_images, load_karpathy, mentions
 from ease_flower.data.federation import client_data, node_data
 from ease_flower.data.partition import partition, split_holdout
 from ease_flower.data.scenes import SHAPES, describe_scenes, scene_pairs
@@ -184,8 +184,8 @@ def test_the_public_palette_holds_nothing_private():
 
 def test_a_word_counts_as_class_from_three_captions_on():
     captions = ["a dog", "Dogs run", "the dog.", "an animal"]
-    assert label_by_word(captions, ["dog"]) == ""
-    assert label_by_word([*captions, "dog"], ["dog"]) == "dog"
+    assert not mentions(captions, "dog")
+    assert mentions([*captions, "dog"], "dog")
 
 
 def test_unknown_words_and_long_captions_have_a_place():

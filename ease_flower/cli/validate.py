@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ease_flower.config import Config
+from ease_flower.data import Pairs
 from ease_flower.data.captions import check_images, load_karpathy
 from ease_flower.data.federation import (
     CLIENT_SPLIT,
@@ -18,7 +19,7 @@ from ease_flower.errors import InvalidInput, UserError
 from ease_flower.model.backbones import backbone_problem
 from ease_flower.state import Store
 from ease_flower.state.store import state_problems
-from ease_flower.unlearning.requests import client_problem
+from ease_flower.unlearning.requests import ForgetRequest, forget_rows, request_problems
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
@@ -72,10 +73,8 @@ def problems(config: Config) -> list[str]:
     if problem:
         found.append(problem)
     names = [f"site-{i}" for i in range(config.num_clients)]
-    if config.num_clients and config.scope == "client":
-        problem = client_problem(config.forget, names)
-        if problem:
-            found.append(problem)
+    if config.num_clients:
+        found += request_problems(ForgetRequest.of(config), names)
     found += _data_problems(config)
     if config.state_dir:
         found += _state_problems(config)
@@ -91,11 +90,29 @@ def _data_problems(config: Config) -> list[str]:
             for split in (CLIENT_SPLIT, TEST_SPLIT):
                 found += check_images(load_karpathy(path, image_folder(folder), split))
         if config.num_clients:
-            for index in range(config.num_clients):
-                client_data(config, index, config.num_clients)
+            found += _nothing_to_forget(
+                config,
+                [
+                    client_data(config, i, config.num_clients).train
+                    for i in range(config.num_clients)
+                ],
+            )
     except UserError as error:
         found.append(str(error))
     return found
+
+
+def _nothing_to_forget(config: Config, held: list[Pairs]) -> list[str]:
+    """Say why a class or sample request names no pair of any simulated client."""
+    request = ForgetRequest.of(config)
+    if request.scope == "client":
+        return []
+    rows = [forget_rows(request, config, f"site-{i}", pairs) for i, pairs in enumerate(held)]
+    if sum(map(len, rows)):
+        return []
+    known = sorted({label for pairs in held for label in pairs.labels} - {""})
+    hint = f"classes: {', '.join(known)}" if known else "a class is a word of most captions"
+    return [f"forget = {config.forget!r}: no client holds a pair of this {request.scope}; {hint}"]
 
 
 def _state_problems(config: Config) -> list[str]:

@@ -70,16 +70,16 @@ def check_images(pairs: Pairs) -> list[str]:
     return [f"missing image files: {', '.join(map(str, missing[:3]))}{more}; check data-root"]
 
 
-def label_by_word(captions: Sequence[str], words: Sequence[str], at_least: int = 3) -> str:
-    """Return the first word that at least so many captions of an image hold, or ``""``.
+def mentions(captions: Sequence[str], word: str, at_least: int = 3) -> bool:
+    """Say whether at least so many captions of an image hold a word.
 
     Examples
     --------
-    >>> label_by_word(["a dog", "the dog runs", "Dog!", "an animal", "it runs"], ["cat", "dog"])
-    'dog'
+    >>> mentions(["a dog", "the dog runs", "Dog!", "an animal", "it runs"], "dog")
+    True
     """
     texts = [{w.strip(".,!?\"'").lower() for w in caption.split()} for caption in captions]
-    return next((w for w in words if sum(w in text for text in texts) >= at_least), "")
+    return sum(word.lower() in text for text in texts) >= at_least
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

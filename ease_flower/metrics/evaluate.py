@@ -14,6 +14,8 @@ from ease_flower.metrics.retrieval import retrieval_recall
 from ease_flower.model.caching import StemCache, embed_all
 from ease_flower.model.towers import DualEncoder
 
+Rows = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -31,41 +33,68 @@ def embed(encoder: DualEncoder, stems: StemCache) -> Embedded:
     return Embedded(image.numpy(), text.numpy(), stems.owner.numpy())
 
 
-def evaluate_client(train: Embedded, holdout: Embedded, far: Embedded | None) -> dict[str, float]:
+def evaluate_client(
+    own: Embedded, forget: Rows, outside: Embedded, far: Embedded | None
+) -> dict[str, float]:
     """Search a client's own pairs among them and public distractors; attack their membership.
 
     Parameters
     ----------
-    train, holdout : Embedded
-        Pairs of the client that were trained on, and that were not.
+    own : Embedded
+        The pairs the client trained on.
+    forget : ndarray of int
+        Positions of those that are to be forgotten; the rest is the client's retain set.
+    outside : Embedded
+        Pairs of the same client that were never trained on.
     far : Embedded, optional
         Public distractors.
 
     Returns
     -------
     dict
-        ``r1``, ``r5``, ``r10`` and each direction's (percent), ``gallery`` (images searched),
-        ``num-queries`` (images), ``membership-auc`` and ``membership-auc-se`` of trained pairs
-        against the same client's held-out pairs by their cosine, ``num-holdout``. Without at
-        least 2 held-out pairs there is no membership figure.
+        For ``forget`` and ``retain``, where there are any: ``forget-r1``, ``-r5``, ``-r10``
+        (percent) and ``num-forget``. ``gallery`` (images searched), ``num-outside``;
+        ``membership-auc`` and its ``-se`` of forget pairs against the outside ones by their
+        cosine, where there are at least 2 of both.
     """
-    num = len(train.image)
-    parts = [train] if far is None else [train, Embedded(far.image, far.text, far.owner + num)]
+    num = len(own.image)
+    parts = [own] if far is None else [own, Embedded(far.image, far.text, far.owner + num)]
     images = np.concatenate([part.image for part in parts])
-    out = retrieval_recall(
-        images,
-        np.concatenate([part.text for part in parts]),
-        np.concatenate([part.owner for part in parts]),
-        queries=np.arange(num),
-    )
-    out |= {"gallery": float(len(images)), "num-queries": float(num)}
-    out["num-holdout"] = float(len(holdout.image))
-    if len(holdout.image) >= 2:
-        out["membership-auc"], out["membership-auc-se"] = membership_auc(
-            pair_scores(train.image, train.text, train.owner),
-            pair_scores(holdout.image, holdout.text, holdout.owner),
-        )
+    texts = np.concatenate([part.text for part in parts])
+    owner = np.concatenate([part.owner for part in parts])
+    retain = np.setdiff1d(np.arange(num), forget)
+    out = {"gallery": float(len(images)), "num-outside": float(len(outside.image))}
+    for name, rows in (("forget", forget), ("retain", retain)):
+        out[f"num-{name}"] = float(len(rows))
+        if len(rows):
+            recall = retrieval_recall(images, texts, owner, queries=rows)
+            out |= {f"{name}-{k}": recall[k] for k in ("r1", "r5", "r10")}
+    if len(forget) >= 2 and len(outside.image) >= 2:
+        members = pair_scores(own.image, own.text, own.owner)[forget]
+        others = pair_scores(outside.image, outside.text, outside.owner)
+        out["membership-auc"], out["membership-auc-se"] = membership_auc(members, others)
     return out
+
+
+def reference_auc(
+    forget: Embedded, outside: Embedded, forget_start: Embedded, outside_start: Embedded
+) -> tuple[float, float]:
+    """Attack with a reference: each pair's cosine minus the one under theta_0.
+
+    theta_0 never saw a pair, so what differs between the two samples before training cancels
+    out, and 0.5 is the target (a one-model form of RMIA's reference, Zarifzadeh et al. 2024).
+
+    Returns
+    -------
+    float, float
+        AUC of forget pairs against outside ones, and its standard error.
+    """
+
+    def gain(now: Embedded, start: Embedded) -> NDArray[np.float64]:
+        before = pair_scores(start.image, start.text, start.owner)
+        return np.asarray(pair_scores(now.image, now.text, now.owner) - before, dtype=np.float64)
+
+    return membership_auc(gain(forget, forget_start), gain(outside, outside_start))
 
 
 def evaluate_public(encoder: DualEncoder, stems: StemCache) -> dict[str, float]:

@@ -116,6 +116,11 @@ def add_adapters(encoder: DualEncoder, config: Config) -> AdapterSpace:
         raise UserError(f"backbone = {encoder.spec.name!r}: no Linear to adapt")
     inject_adapter_in_model(lora_config(encoder, config), encoder)
     reset_adapters(encoder, config)
+    return space_of(encoder)
+
+
+def space_of(encoder: DualEncoder) -> AdapterSpace:
+    """Return the space of an encoder's trained adapters."""
     trained = trained_parameters(encoder)
     return AdapterSpace(tuple(trained), tuple(tuple(p.shape) for p in trained.values()))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ease_flower.data import Pairs
@@ -49,6 +50,23 @@ class StemCache:
 
     def __len__(self) -> int:
         return len(self.image)
+
+    def subset(self, rows: NDArray[np.int64]) -> "StemCache":
+        """Choose images by position, with their captions."""
+        images = torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        counts = (self.first[1:] - self.first[:-1])[images]
+        captions = torch.cat(
+            [torch.arange(int(self.first[i]), int(self.first[i + 1])) for i in images]
+            or [torch.arange(0)]
+        )
+        return StemCache(
+            self.image[images],
+            self.text[captions],
+            self.tokens[captions],
+            self.lengths[captions],
+            torch.repeat_interleave(torch.arange(len(images)), counts),
+            torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)]),
+        )
 
     @property
     def nbytes(self) -> int:

@@ -1,11 +1,12 @@
 """Local LoRA-CLIP training of one client: mini-batch steps on InfoNCE, with the forget lock."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from ease_flower.config import Config
 from ease_flower.errors import NotFinite, NothingTrained
@@ -32,12 +33,16 @@ class Lock:
 
 
 def batches(
-    stems: StemCache, batch_size: int, rng: np.random.Generator
+    stems: StemCache,
+    batch_size: int,
+    rng: np.random.Generator,
+    without: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield one epoch: each image once, with one of its captions drawn at random.
 
     The last batch joins the one before it if it would hold a single pair, because one pair has
-    no negatives.
+    no negatives. Pairs `without` are left out of their batches, which stay what they were
+    otherwise; a batch of fewer than two is left out whole.
     """
     order = rng.permutation(len(stems))
     cuts = list(range(batch_size, len(order), batch_size))
@@ -47,7 +52,12 @@ def batches(
         images = torch.from_numpy(rows)
         first, last = stems.first[images], stems.first[images + 1]
         pick = torch.from_numpy(rng.random(len(rows)))
-        yield images, first + (pick * (last - first)).long()
+        captions = first + (pick * (last - first)).long()
+        if without is not None:
+            kept = torch.from_numpy(~np.isin(rows, without))
+            images, captions = images[kept], captions[kept]
+        if len(images) > 1:
+            yield images, captions
 
 
 def alignment_loss(
@@ -69,6 +79,7 @@ def train_locally(
     config: Config,
     rng: np.random.Generator,
     lock: Lock | None = None,
+    without: NDArray[np.int64] | None = None,
 ) -> float:
     """Train the adapters in place for the configured epochs.
 
@@ -84,6 +95,8 @@ def train_locally(
         Order of pairs and choice of captions; derive it from seed, client and round.
     lock : Lock, optional
         Keeps theta at theta_u along U_mu.
+    without : ndarray of int, optional
+        Pairs that are left out, for replay.
 
     Returns
     -------
@@ -99,11 +112,11 @@ def train_locally(
     """
     parameters = trained_parameters(encoder)
     before = {name: p.detach().clone() for name, p in parameters.items()}
-    optimizer = make_optimizer(encoder, config)
+    optimizer = make_optimizer(parameters.values(), config)
     losses: list[float] = []
     for epoch in range(config.local_epochs):
         losses = []
-        for step, (images, captions) in enumerate(batches(stems, config.batch_size, rng)):
+        for step, (images, captions) in enumerate(batches(stems, config.batch_size, rng, without)):
             loss = alignment_loss(encoder, stems, images, captions)
             if lock is not None and config.lock == "penalty":
                 loss = loss + forget_lock(
@@ -127,12 +140,12 @@ def train_locally(
                 f"the {tower} tower's adapters did not move in {config.local_epochs} epochs: "
                 "their modules are not used in the forward pass, or learning-rate is too small"
             )
-    return float(np.mean(losses))
+    return float(np.mean(losses)) if losses else 0.0
 
 
-def make_optimizer(encoder: DualEncoder, config: Config) -> torch.optim.Optimizer:
-    """Make a fresh optimiser over the trained adapters; no state outlives a client round."""
-    parameters = list(trained_parameters(encoder).values())
+def make_optimizer(moved: Iterable[nn.Parameter], config: Config) -> torch.optim.Optimizer:
+    """Make a fresh optimiser over some adapters; no state outlives a client round."""
+    parameters = list(moved)
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=config.learning_rate, momentum=0.0)
     return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
@@ -160,6 +173,7 @@ def excise_locally(
     holdout: StemCache,
     config: Config,
     rng: np.random.Generator,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Tensor:
     """Move forget pairs away in both branches (bilateral knowledge excision, BKE).
 
@@ -168,6 +182,10 @@ def excise_locally(
     stems, holdout : StemCache
         Forget pairs, and pairs of the same client that were never trained on: their mean cosine
         is where the pair term stops.
+    config : Config
+        ``excise-steps`` at most; ``excise-branches`` that are moved (one alone is the ablation).
+    enough : callable
+        Asked before each step; True stops there.
 
     Returns
     -------
@@ -180,10 +198,15 @@ def excise_locally(
         unseen = (
             embed_images(encoder, holdout, rows) * embed_texts(encoder, holdout, holdout.first[:-1])
         ).sum(1)
-        unseen_mean = float(unseen.mean())
-    optimizer = make_optimizer(encoder, config)
+        unseen_mean = float(unseen.mean()) if len(unseen) else 0.0
+    moved = {
+        name: p
+        for name, p in trained_parameters(encoder).items()
+        if config.excise_branches in ("both", name.split(".")[0])
+    }
+    optimizer = make_optimizer(moved.values(), config)
     trajectory: list[Tensor] = []
-    while len(trajectory) < config.excise_steps:
+    while len(trajectory) < config.excise_steps and not enough():
         for images, captions in batches(stems, config.batch_size, rng):
             # Before the graph is built: it swaps adapters in place.
             anchor = _embed_at(encoder, start, stems, images, captions)
@@ -194,9 +217,9 @@ def excise_locally(
             loss.backward()
             optimizer.step()
             trajectory.append(flat_theta(encoder).detach() - start)
-            if len(trajectory) == config.excise_steps:
+            if len(trajectory) == config.excise_steps or enough():
                 break
-    return torch.stack(trajectory).cpu()
+    return torch.stack(trajectory).cpu() if trajectory else torch.zeros(0, len(start))
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from ease_flower.data.federation import client_data, test_pairs
 from ease_flower.model.adapters import AdapterSpace, set_adapters
 from ease_flower.model.caching import StemCache, compute_stems, embed_images, embed_texts
 from ease_flower.model.towers import DualEncoder
+from ease_flower.unlearning.requests import ForgetRequest, forget_rows
 
 SHOWN, TOP, THUMB = 3, 5, 96
 Theta = NDArray[np.float32]
@@ -47,15 +48,16 @@ def retrieval_pictures(
     """
     sets: dict[str, tuple[Pairs, int]] = {}
     why = ""
-    names = [f"site-{i}" for i in range(num_simulated)]
-    if config.forget in names:
-        leaver = names.index(config.forget)
-        stayer = next(i for i in range(num_simulated) if i != leaver)
-        for kind, index in (("forget", leaver), ("retain", stayer)):
-            held = client_data(config, index, num_simulated)
-            pairs = concat(held.train, held.distractors)
-            sets[kind] = pairs, len(held.train)
-    else:
+    request = ForgetRequest.of(config)
+    for index in range(num_simulated):
+        held = client_data(config, index, num_simulated)
+        named = forget_rows(request, config, f"site-{index}", held.train)
+        kept = np.setdiff1d(np.arange(len(held.train)), named)
+        for kind, mine in (("forget", named), ("retain", kept)):
+            if len(mine) >= SHOWN and kind not in sets:
+                own = held.train.subset(mine)
+                sets[kind] = concat(own, held.distractors), len(own)
+    if not num_simulated:
         why = "Only public test pairs are shown: the pairs of clients never reach the server."
     if not sets:
         public = test_pairs(config)

@@ -7,7 +7,6 @@ and overwritten when the round is run again. Nothing here loads more than it is 
 """
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,14 +91,36 @@ class History:
         self.updates = [u for u in self.updates if u.client != client]
         return len(gone)
 
-    def sweep(self, client: str) -> None:
-        """Delete a client's files once the manifest without them is committed.
+    def rewrite(
+        self, client: str, kept: Sequence[tuple[Update, NDArray[np.floating]]], tag: str
+    ) -> None:
+        """Put other deltas in the place of a client's updates (not yet committed).
+
+        Parameters
+        ----------
+        kept : sequence of (Update, ndarray of shape (d,))
+            Updates that stay, with what is left of them; the client's others go.
+        tag : str
+            Makes the files' names new, so that a kill before the commit damages nothing.
+        """
+        self.updates = [u for u in self.updates if u.client != client]
+        for update, delta in kept:
+            name = f"history/{safe_name(client)}/r{update.round:04d}-{tag}.safetensors"
+            digest = write_tensors(self.root / name, {"delta": np.asarray(delta, np.float32)})
+            self.updates.append(Update(client, update.round, update.weight, name, digest))
+
+    def sweep(self) -> None:
+        """Delete every file the committed index does not name.
 
         In this order a kill in between loses nothing: the next call deletes what is left.
         """
-        if self.of(client):
-            raise ValueError(f"{client} is still in the index; forget it and commit first")
-        shutil.rmtree(self.root / "history" / safe_name(client), ignore_errors=True)
+        listed = {self.root / update.file for update in self.updates}
+        for path in (self.root / "history").glob("*/*"):
+            if path not in listed:
+                path.unlink()
+        for folder in (self.root / "history").glob("*"):
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
 
 def safe_name(client: str) -> str:

@@ -1,0 +1,218 @@
+"""The server's side of a request: attribute, split, calibrate, excise, displace, commit.
+
+1. The two sides: the history (a client left), or what holders attribute to their forget pairs.
+2. GSD: which directions of the forget side no one else needs.
+3. Calibration, where a holder can be asked: the smallest lambda at which its forget pairs can no
+   longer be told from its held-out pairs.
+4. Excision: theta_u = theta_T - lambda U_mu U_mu^T (theta_T - theta_0).
+5. BKE by the holders, from theta_u; filtered, locked.
+6. One commit; only then what is left of the forgotten side is deleted.
+"""
+
+from dataclasses import replace
+from logging import INFO
+
+import numpy as np
+from flwr.common.logger import log
+
+from ease_flower.config import Config
+from ease_flower.errors import UserError
+from ease_flower.model.adapters import AdapterSpace
+from ease_flower.state import Store
+from ease_flower.unlearning.attribution import Attribution, LowRank
+from ease_flower.unlearning.excision import (
+    Excision,
+    Updates,
+    add_displacement,
+    attributed_updates,
+    client_updates,
+    decompose_updates,
+    excise,
+    retained_history,
+)
+from ease_flower.unlearning.requests import ForgetRequest
+
+from .holders import Answer, Holders, note
+
+STRENGTHS = np.linspace(0.0, 1.0, 11)  # lambdas that calibration tries
+
+
+class Unlearning:
+    """One request, carried out on the model of a track.
+
+    Parameters
+    ----------
+    config, space, store
+        As in `AdapterFedAvg`.
+    request : ForgetRequest
+    holders : Holders
+        Who may be asked.
+    base, track : str
+        Track of theta_T, and the one theta_u is committed to.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        space: AdapterSpace,
+        store: Store,
+        request: ForgetRequest,
+        holders: Holders,
+        base: str,
+        track: str,
+    ) -> None:
+        self.config, self.space, self.store = config, space, store
+        self.request, self.holders = request, holders
+        self.base, self.track = base, track
+        self.theta, self.origin = store.model(base), store.model("initial", 0)
+
+    def carry_out(self) -> None:
+        """Compute and commit theta_u and U_mu.
+
+        Raises
+        ------
+        UserError
+            If nobody holds anything of the request.
+        """
+        store, config = self.store, self.config
+        store.history.verify()
+        parts: list[Attribution] = []
+        if self.request.leavers:
+            updates = client_updates(store.history, self.request.leavers)
+        else:
+            parts = self._attributions()
+            updates = attributed_updates(store.history, parts)
+        excision = self._excise(updates)
+        if excision.basis.shape[1] == 0:
+            note(
+                store,
+                f"No direction of {self.request} is unique at delta = {config.delta:g}: nothing "
+                "was removed. Its updates lie in what the others taught; raise delta or retrain.",
+            )
+        store.put_basis(excision.basis)
+        store.put_model(self.track, 0, excision.theta.astype(np.float32))
+        store.manifest["angles"] = excision.angles
+        self._delete(parts)
+
+    def _attributions(self) -> list[Attribution]:
+        answers = self.holders.ask("attribute", self.theta)
+        for answer in answers:
+            missing = int(answer.metrics.get("missing-rounds", 0))
+            if missing:
+                note(
+                    self.store, f"{answer.client} no longer has {missing} of the rounds to replay."
+                )
+        found = [part for answer in answers if (part := read_attribution(answer, self.space.size))]
+        if not found:
+            raise UserError(
+                f"forget = {', '.join(self.request.targets)!r}, scope = {self.request.scope!r}: "
+                "no connected client holds any pair of it, or none could replay its rounds"
+            )
+        return found
+
+    def _excise(self, updates: Updates) -> Excision:
+        config, blocks = self.config, self.space.blocks(self.config.granularity)
+        parts = decompose_updates(updates, config, blocks)
+        locked = self.store.basis() if "basis" in self.store.manifest else None
+        whole = excise(
+            parts, blocks, self.theta, self.origin, replace(config, strength=1.0), locked
+        )
+        strength = self._calibrate(whole)
+        out = excise(
+            parts, blocks, self.theta, self.origin, replace(config, strength=strength), locked
+        )
+        if config.excise_steps and self.holders.nodes:
+            answers = self.holders.ask("excise", out.theta)
+            paths = [
+                (answer.arrays["trajectory"], float(answer.num_pairs))
+                for answer in answers
+                if answer.arrays["trajectory"].shape[1:] == (self.space.size,)
+            ]
+            steps = {a.client: len(a.arrays["trajectory"]) for a in answers}
+            log(INFO, "[%s] steps of bilateral excision: %s", self.track, steps)
+            self.store.manifest.setdefault("bilateral-steps", {})[self.track] = steps
+            out = add_displacement(out, parts, blocks, paths)
+        new = out.basis.shape[1] - (0 if locked is None else locked.shape[1])
+        found = sum(len(part.cosines) for part in parts.values())
+        log(INFO, "[%s] %s: %d of %d directions", self.track, self.request, new, found)
+        return out
+
+    def _calibrate(self, whole: Excision) -> float:
+        """Choose lambda by what holders measure; the configured one if nobody can."""
+        chosen = self.config.strength
+        if not self.config.calibrate:
+            return self._record(chosen, "not calibrated: calibrate = false", [])
+        if not self.holders.nodes:
+            return self._record(chosen, "not calibrated: nobody who holds the pairs was asked", [])
+        removed = (self.theta - whole.theta).astype(np.float32)
+        extra = {"removed": removed, "strengths": STRENGTHS.astype(np.float32)}
+        answers = self.holders.ask("calibrate", self.theta, extra)
+        usable = [a for a in answers if a.arrays.get("auc", np.zeros(0)).shape == STRENGTHS.shape]
+        if not usable:
+            return self._record(chosen, "not calibrated: no holder has pairs it held out", [])
+        auc, error = pooled_auc(usable)
+        strength = smallest_sufficient(STRENGTHS, auc, error)
+        curve = [
+            {"strength": float(s), "auc": float(a), "se": float(e)}
+            for s, a, e in zip(STRENGTHS, auc, error, strict=True)
+        ]
+        return self._record(strength, f"calibrated with {len(usable)} holders", curve)
+
+    def _record(self, strength: float, how: str, curve: list[dict[str, float]]) -> float:
+        log(INFO, "[%s] lambda = %.2f, %s", self.track, strength, how)
+        self.store.manifest["calibration"] = {"strength": strength, "how": how, "curve": curve}
+        return strength
+
+    def _delete(self, parts: list[Attribution]) -> None:
+        """Commit, without what would give the forgotten side away; then delete its files."""
+        store = self.store
+        leavers = self.request.leavers
+        for name in leavers:
+            erased = store.history.forget(name)
+            log(INFO, "[%s] deleting %d updates of %s", self.track, erased, name)
+        for part in parts:
+            kept = retained_history(store.history, part)
+            store.history.rewrite(part.client, kept, self.track)
+        store.manifest["forgotten"] = sorted({*store.manifest["forgotten"], *leavers})
+        store.prune(self.base)
+        store.commit()
+        store.history.sweep()
+
+
+def read_attribution(answer: Answer, size: int) -> Attribution | None:
+    """Read an answer to 'attribute'; None if it names no update or is of the wrong shape."""
+
+    def side(prefix: str) -> LowRank | None:
+        c = answer.arrays.get(f"{prefix}coefficients")
+        u = answer.arrays.get(f"{prefix}directions")
+        if c is None or u is None or c.ndim != 2 or u.shape != (c.shape[1], size) or not len(u):
+            return None
+        return LowRank(c.astype(np.float64), u.astype(np.float64))
+
+    forget, rounds = side(""), answer.arrays.get("rounds")
+    if forget is None or rounds is None or rounds.shape != (len(forget),):
+        return None
+    numbers = tuple(int(r) for r in rounds)
+    return Attribution(answer.client, forget, numbers, side("retain-"), answer.num_pairs)
+
+
+def pooled_auc(answers: list[Answer]) -> tuple[np.ndarray, np.ndarray]:
+    """Average holders' AUCs by their number of forget pairs; the standard error with it."""
+    weights = np.array([float(a.num_pairs) for a in answers])
+    weights /= weights.sum()
+    auc = np.array([a.arrays["auc"] for a in answers])
+    error = np.array([a.arrays["se"] for a in answers])
+    return weights @ auc, np.sqrt(np.square(weights) @ np.square(error))
+
+
+def smallest_sufficient(strengths: np.ndarray, auc: np.ndarray, error: np.ndarray) -> float:
+    """Return the first lambda whose AUC is at most 0.5 + one standard error, else the last.
+
+    Examples
+    --------
+    >>> s, e = np.array([0.0, 0.5, 1.0]), np.full(3, 0.02)
+    >>> smallest_sufficient(s, np.array([0.7, 0.51, 0.4]), e)
+    0.5
+    """
+    enough = np.flatnonzero(auc <= 0.5 + error)
+    return float(strengths[enough[0] if len(enough) else -1])

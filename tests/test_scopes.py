@@ -1,0 +1,242 @@
+"""Class and sample requests, calibration, and one request after another."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from inprocess import SMALL, simulate
+
+from clients.memory import Memory
+from ease_flower.config import Config
+from ease_flower.data.federation import client_data
+from ease_flower.errors import DataError, StateError, UserError
+from ease_flower.model.caching import compute_stems
+from ease_flower.model.prepare import prepare
+from ease_flower.model.replay import replay_round
+from ease_flower.seeding import numpy_generator
+from ease_flower.state import Store
+from ease_flower.unlearning.attribution import counterfactual, low_rank, replayed_rounds
+from ease_flower.unlearning.requests import ForgetRequest, forget_rows
+
+SAMPLE = {"scope": "sample", "forget": "site-0,site-2", "forget_share": 0.25}
+
+
+def recorder(seen: list[tuple[int, str, Message]]):
+    """Keep every reply: (partition, phase, reply)."""
+
+    def change(partition: int, request: Message, reply: Message) -> Message:
+        config = request.content.get("config")
+        seen.append((partition, str(config["phase"]) if config else "", reply))
+        return reply
+
+    return {"change_reply": change}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scopes") / "trained"
+    simulate(path, phase="train")
+    return path
+
+
+def continued(trained: Path, path: Path, options: dict | None = None, **keys):
+    shutil.copytree(trained, path)
+    return simulate(path, options, **keys)
+
+
+def held_pairs(partition: int):
+    config = Config.from_run_config(SMALL)
+    return config, client_data(config, partition, config.num_clients).train
+
+
+@pytest.mark.parametrize("attribution", ["replay", "pseudo"])
+def test_a_class_request_takes_its_pairs_out_of_every_later_round(trained, tmp_path, attribution):
+    seen: list[tuple[int, str, Message]] = []
+    request = {"scope": "class", "forget": "circle", "attribution": attribution}
+    run = continued(trained, tmp_path / "s", recorder(seen), **request)
+    named = []
+    for partition in range(3):
+        config, pairs = held_pairs(partition)
+        named.append(len(forget_rows(ForgetRequest("class", ("circle",)), config, "", pairs)))
+    assert sum(named) > 0
+    for phase in ("retrain", "recover"):
+        counts = {p: r.content["metrics"]["num-examples"] for p, ph, r in seen if ph == phase}
+        assert counts == {p: 12 - n for p, n in enumerate(named)}
+    found = json.loads((tmp_path / "s" / "reports" / "metrics.json").read_text())
+    assert (found["scope"], found["forgotten"], found["n"]["forget"]) == (
+        "class",
+        "circle",
+        sum(named),
+    )
+    assert run.store.basis().shape[1] > 0
+
+
+def test_ids_of_a_sample_request_stay_with_the_holder(trained, tmp_path):
+    _, pairs = held_pairs(1)
+    chosen = pairs.ids[2:5]
+    (tmp_path / "site-1.txt").write_text("\n".join(chosen) + "\n")
+    seen: list[tuple[int, str, Message]] = []
+    run = continued(
+        trained,
+        tmp_path / "s",
+        recorder(seen),
+        scope="sample",
+        forget="site-1",
+        forget_file=str(tmp_path / "{client}.txt"),
+    )
+    sent = [str(m.content) for m in run.grid.sent] + [str(r.content) for _, _, r in seen]
+    assert not any(name in text for name in chosen for text in sent)
+    state = [p for p in (tmp_path / "s").rglob("*") if p.suffix == ".json"]
+    assert not any(name in path.read_text() for name in chosen for path in state)
+    counts = {p: r.content["metrics"]["num-examples"] for p, ph, r in seen if ph == "recover"}
+    assert counts == {0: 12, 1: 9, 2: 12}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [("", "lists nothing"), ("a\n", "'a' is no pair"), ("{0}\n{0}\n", "is listed twice")],
+)
+def test_a_wrong_list_of_samples_says_what_is_wrong(tmp_path, lines, said):
+    _, pairs = held_pairs(1)
+    (tmp_path / "list.txt").write_text(lines.format(pairs.ids[0]))
+    asked = Config(forget_file=str(tmp_path / "list.txt"))
+    with pytest.raises(DataError, match=said):
+        forget_rows(ForgetRequest("sample", ("site-1",)), asked, "site-1", pairs)
+
+
+def test_a_round_replayed_with_every_pair_gives_the_same_bytes(trained):
+    config, pairs = held_pairs(0)
+    encoder, space = prepare(config)
+    stems = compute_stems(encoder, pairs)
+    kept = next((trained / "nodes" / "site-0").iterdir())
+    received, returned = Memory(kept).read(2)
+    rng = numpy_generator(config.seed, "fit", "site-0", 2)
+    nothing = np.zeros(0, dtype=np.int64)
+    again = replay_round(encoder, space, stems, nothing, config, rng, received)
+    assert again is not None
+    assert again.tobytes() == (returned - received).tobytes()
+
+
+def test_a_counterfactual_of_nothing_retained_is_the_whole_update():
+    update = np.array([1.0, -2.0])
+    np.testing.assert_array_equal(counterfactual(update, None, 0.0), update)
+    np.testing.assert_array_equal(counterfactual(update, update, 1.0), np.zeros(2))
+
+
+def test_low_rank_keeps_the_strongest_directions():
+    rng = np.random.default_rng(0)
+    updates = rng.normal(size=(6, 2)) @ rng.normal(size=(2, 50))
+    found = low_rank(updates, rank=5)
+    assert found.directions.shape[0] <= 2
+    np.testing.assert_allclose(low_rank(updates, 5, 1.0).rows(), updates, atol=1e-6)
+    u, s, vt = np.linalg.svd(updates, full_matrices=False)
+    np.testing.assert_allclose(low_rank(updates, 1).rows(), s[0] * np.outer(u[:, 0], vt[0]))
+
+
+def test_replay_reaches_the_last_round_and_every_nth_before_it():
+    assert replayed_rounds([1, 2, 3, 4, 5], 2) == [1, 3, 5]
+    assert replayed_rounds([4], 9) == [4]
+
+
+def test_a_holder_whose_memory_is_gone_is_named_and_the_rest_goes_on(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "s")
+    shutil.rmtree(tmp_path / "s" / "nodes" / "site-0")
+    run = simulate(tmp_path / "s", delta=1.0, **SAMPLE)
+    assert any("site-0 no longer has" in text for text in run.store.manifest["notes"])
+    assert run.store.basis().shape[1] > 0
+
+
+def test_a_holder_that_is_offline_is_named_and_the_rest_goes_on(trained, tmp_path):
+    def change(partition: int, request: Message, reply: Message) -> Message | None:
+        gone = partition == 2 and request.metadata.message_type.startswith("train.")
+        return None if gone else reply
+
+    run = continued(trained, tmp_path / "s", {"change_reply": change}, delta=1.0, **SAMPLE)
+    assert any("site-2 did not take part in 'attribute'" in t for t in run.store.manifest["notes"])
+    assert run.store.basis().shape[1] > 0
+
+
+def test_a_class_nobody_holds_is_refused_before_round_1(tmp_path):
+    with pytest.raises(UserError, match="no connected client holds a pair of it"):
+        simulate(tmp_path / "s", scope="class", forget="zebra")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_request_for_everybody_is_refused(tmp_path):
+    with pytest.raises(UserError, match="names every client"):
+        simulate(tmp_path / "s", forget="site-0,site-1,site-2")
+
+
+def test_what_forget_pairs_added_is_gone_from_the_history_of_their_holders(trained, tmp_path):
+    run = continued(trained, tmp_path / "s", replay_every=2, **SAMPLE)
+    history, before = run.store.history, Store(trained).history
+    assert [u.round for u in history.of("site-1")][:3] == [1, 2, 3]  # holds nothing: whole
+    assert [u.round for u in history.of("site-0")][:2] == [1, 3]  # the replayed rounds
+    for old, new in zip(before.of("site-0")[::2], history.of("site-0")[:2], strict=True):
+        assert not np.array_equal(before.read([old]), history.read([new]))
+        assert not (tmp_path / "s" / old.file).exists()
+
+
+def test_calibration_takes_the_smallest_lambda_that_suffices(trained, tmp_path):
+    run = continued(trained, tmp_path / "s", **SAMPLE)
+    found = run.store.manifest["calibration"]
+    enough = [p["strength"] for p in found["curve"] if p["auc"] <= 0.5 + p["se"]]
+    assert found["strength"] == (enough[0] if enough else 1.0)
+    assert len(found["curve"]) == 11
+    assert "calibrated with 2 holders" in found["how"]
+
+
+def test_a_client_that_is_gone_is_not_asked_and_the_report_says_not_calibrated(trained, tmp_path):
+    run = continued(trained, tmp_path / "s")
+    assert "not calibrated" in run.store.manifest["calibration"]["how"]
+    page = (tmp_path / "s" / "reports" / "report.html").read_text()
+    assert "not calibrated" in page
+    assert not [m for m in run.grid.sent if m.metadata.message_type.startswith("train.")]
+
+
+def test_a_second_request_locks_the_directions_of_both(trained, tmp_path):
+    first = continued(trained, tmp_path / "s", forget="site-1")
+    u_one = first.store.basis()
+    second = simulate(tmp_path / "s", forget="site-2")
+    u_both = second.store.basis()
+    np.testing.assert_array_equal(u_both[:, : u_one.shape[1]], u_one)
+    np.testing.assert_allclose(u_both.T @ u_both, np.eye(u_both.shape[1]), atol=1e-9)
+    moved = second.store.model("recover-2").astype(float) - second.store.model("unlearn-2")
+    assert np.abs(u_both.T @ moved).max() < 1e-5
+    assert second.store.manifest["forgotten"] == ["site-1", "site-2"]
+    asked = {m.metadata.dst_node_id for m in second.grid.sent if "lock" in m.content}
+    assert asked == {1000}
+
+
+def test_the_same_request_twice_is_a_receipt_and_no_second_excision(trained, tmp_path):
+    first = continued(trained, tmp_path / "s")
+    again = simulate(tmp_path / "s")
+    assert again.store.manifest["models"] == first.store.manifest["models"]
+    assert not [m for m in again.grid.sent if m.metadata.message_type.startswith("train")]
+
+
+def test_a_second_request_waits_for_the_first(trained, tmp_path):
+    continued(trained, tmp_path / "s", phase="unlearn")
+    with pytest.raises(StateError, match="is not finished"):
+        simulate(tmp_path / "s", phase="unlearn", forget="site-2")
+
+
+def test_who_left_comes_back_under_a_new_name_only(trained, tmp_path):
+    continued(trained, tmp_path / "s", forget="site-1")
+    with pytest.raises(UserError, match="under a new name"):
+        simulate(tmp_path / "s", forget="site-0,site-1")
+
+
+def test_one_branch_excision_leaves_the_other_branch_where_it_was(trained, tmp_path):
+    moved = {}
+    for branch in ("image", "text"):
+        keys = {"forget_client_online": True, "calibrate": False, "excise_branches": branch}
+        run = continued(trained, tmp_path / branch, phase="unlearn", strength=0.0, **keys)
+        step = run.store.model("unlearn") - run.store.model("train")
+        blocks = run.space.blocks("tower")
+        moved[branch] = {t: float(np.linalg.norm(step[b])) for t, b in blocks.items()}
+    assert moved["image"]["image"] > 5 * moved["image"]["text"]
+    assert moved["text"]["text"] > 5 * moved["text"]["image"]
