@@ -22,6 +22,7 @@ from ease_flower.model.towers import DualEncoder
 from ease_flower.unlearning.requests import ForgetRequest, forget_rows
 
 SHOWN, TOP, THUMB = 3, 5, 96
+DISTRACTORS = 200  # public images a shown query is searched among, besides the client's own
 Theta = NDArray[np.float32]
 
 
@@ -56,7 +57,9 @@ def retrieval_pictures(
         for kind, mine in (("forget", named), ("retain", kept)):
             if len(mine) >= SHOWN and kind not in sets:
                 own = held.train.subset(mine)
-                sets[kind] = concat(own, held.distractors), len(own)
+                far = held.distractors
+                near = far.subset(range(min(DISTRACTORS, len(far))))
+                sets[kind] = concat(own, near), len(own)
     if not num_simulated:
         why = "Only public test pairs are shown: the pairs of clients never reach the server."
     if not sets:
