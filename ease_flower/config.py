@@ -28,6 +28,7 @@ RECIPE_KEYS = frozenset(
         "holdout-per-client",
         "partition",
         "dirichlet-alpha",
+        "pairing",
         "rounds",
         "local-epochs",
         "batch-size",
@@ -106,6 +107,9 @@ class Config:
     holdout_per_client: int = _key(60, "pairs each client keeps out of training", low=2)
     partition: str = _key("dirichlet", "how pairs are shared", ("iid", "dirichlet", "class"))
     dirichlet_alpha: float = _key(1.0, "concentration over classes", low=1e-3)
+    pairing: str = _key(
+        "natural", "re-paired: captions of simulated leavers are permuted", ("natural", "re-paired")
+    )
     test_pairs: int = _key(300, "public pairs the server tests on", low=2)
     gallery: int = _key(300, "images a query is searched among", low=2)
     # local training
@@ -201,7 +205,8 @@ class Config:
 
     def recipe(self) -> dict[str, Scalar]:
         """Return what must not change while a state directory is continued."""
-        return {k: v for k, v in self.to_run_config().items() if k in RECIPE_KEYS}
+        fixed = RECIPE_KEYS if self.pairing == "natural" else RECIPE_KEYS | {"forget"}
+        return {k: v for k, v in self.to_run_config().items() if k in fixed}
 
     def request(self) -> dict[str, Scalar]:
         """Return what must not change once the request is being carried out."""

@@ -38,6 +38,7 @@ def write_reports(
         metrics=metrics,
         curve=[{k: p.get(k) for k in ("round", "drift", *KEYS)} for p in curve],
         angles=store.manifest.get("angles", []),
+        calibration=store.manifest.get("calibration", {}),
         pictures=pictures,
         pictures_note=why_none,
         settings=config.to_run_config(),

@@ -195,3 +195,19 @@ def test_unknown_words_and_long_captions_have_a_place():
     assert ids[0, 1] == ids[1, 1]
     assert ids[0, 2] != ids[1, 2]
     assert ids[2, -1] == ids[0].max()
+
+
+def test_re_paired_captions_are_the_clients_own_and_no_image_keeps_its_caption():
+    pairs = scene_pairs(20, seed=0)
+    mixed = pairs.re_paired(seed=1)
+    assert sorted(mixed.captions) == sorted(pairs.captions)
+    assert mixed.ids == pairs.ids
+    assert not any(a == b for a, b in zip(mixed.captions, pairs.captions, strict=True))
+
+
+def test_only_the_leaver_is_re_paired():
+    plain = Config(num_clients=2, pairs_per_client=6, holdout_per_client=3)
+    other = Config(num_clients=2, pairs_per_client=6, holdout_per_client=3, pairing="re-paired")
+    for index, changed in ((0, False), (1, True)):  # site-1 is to be forgotten
+        a, b = (client_data(c, index, 2).train.captions for c in (plain, other))
+        assert (a != b) is changed

@@ -54,7 +54,15 @@ def client_data(config: Config, index: int, num_clients: int) -> ClientData:
         config.dirichlet_alpha,
     )
     mine = source.subset(shares[index])
-    return _split(config, mine, config.holdout_per_client, _distractors(config))
+    data = _split(config, mine, config.holdout_per_client, _distractors(config))
+    if config.pairing == "re-paired" and f"site-{index}" in config.forget.replace(" ", "").split(
+        ","
+    ):
+        seed = derive(config.seed, "re-paired", index)
+        return ClientData(
+            data.train.re_paired(seed), data.holdout.re_paired(seed + 1), data.distractors
+        )
+    return data
 
 
 def node_data(config: Config, folder: Path) -> ClientData:

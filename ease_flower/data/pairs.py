@@ -78,6 +78,14 @@ class Pairs:
             lambda i: self.open_image(chosen[i]),
         )
 
+    def re_paired(self, seed: int) -> "Pairs":
+        """Give every image the captions of another one: what only memorising can retrieve."""
+        order = np.random.default_rng(seed).permutation(len(self))
+        taken = np.empty_like(order)
+        taken[order] = np.roll(order, 1)  # one cycle: no image keeps its own
+        captions = tuple(self.captions[i] for i in taken)
+        return Pairs(self.ids, captions, self.labels, self.open_image)
+
 
 def concat(a: Pairs, b: Pairs) -> Pairs:
     """Put the images of b after those of a."""

@@ -88,8 +88,43 @@ def curve_chart(
     return _svg(height, parts, title)
 
 
+def calibration_chart(curve: Sequence[Mapping[str, float]], chosen: float) -> str:
+    """Draw the reference attack's AUC, with its standard error, over lambda.
+
+    Parameters
+    ----------
+    curve : sequence of dict
+        ``strength``, ``auc``, ``se``.
+    chosen : float
+        The lambda that was taken; filled.
+    """
+    height, top = 230, 14
+    bottom = height - 40
+    span = WIDTH - RIGHT - LEFT
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * min(max((value - 0.3) / 0.7, 0.0), 1.0)
+
+    parts = [_line(LEFT, y(0.5), WIDTH - RIGHT, y(0.5), "dash c1")]
+    for tick in (0.3, 0.5, 0.75, 1.0):
+        parts.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        parts.append(_text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+    for point in curve:
+        x, auc, error = LEFT + span * point["strength"], point["auc"], point["se"]
+        kind = "removed" if abs(point["strength"] - chosen) < 1e-9 else "kept"
+        title = f"lambda {point['strength']:.1f}: AUC {auc:.3f} ± {error:.3f}"
+        parts.append(_line(x, y(auc - error), x, y(auc + error), "c0"))
+        parts.append(
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y(auc):.1f}" r="5">'
+            f"<title>{escape(title)}</title></circle>"
+        )
+        parts.append(_text(x, bottom + 18, f"{point['strength']:.1f}", "middle"))
+    parts.append(_text(LEFT + span / 2, bottom + 36, "lambda", "middle"))
+    return _svg(height, parts, "AUC of the reference attack over lambda")
+
+
 def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
-    """Draw the cosine of each of the leaver's directions to what the others taught.
+    """Draw the cosine of each direction of the forget side to what is retained.
 
     Left: shared with the others, kept. Below the line: its own, removed.
     """
@@ -123,7 +158,7 @@ def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
             f"<title>{title}</title></circle>"
         )
     parts.append(
-        _text(LEFT + span / 2, bottom + 22, "principal directions of the leaver", "middle")
+        _text(LEFT + span / 2, bottom + 22, "principal directions of the forget side", "middle")
     )
     return _svg(height, parts, "Cosine of each principal direction to the retain span")
 

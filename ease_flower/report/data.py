@@ -19,7 +19,9 @@ class ReportData:
         Figures right after excision (``round`` 0) and after each recovery round, with ``drift``,
         the distance moved along the removed directions.
     angles : list of dict
-        Per block: ``cosines``, ``angles``, ``removed`` of the leaver's principal directions.
+        Per block: ``cosines``, ``angles``, ``removed`` of the forget side's principal directions.
+    calibration : dict
+        ``strength`` (lambda), ``how`` it was chosen, and the ``curve`` of holders' AUC over it.
     pictures : list of dict
         A query and what each model retrieved, images as data URIs.
     pictures_note : str
@@ -37,6 +39,7 @@ class ReportData:
     metrics: Mapping[str, Any]
     curve: list[dict[str, Any]]
     angles: list[dict[str, Any]]
+    calibration: Mapping[str, Any]
     pictures: list[dict[str, Any]]
     pictures_note: str
     settings: Mapping[str, Any]

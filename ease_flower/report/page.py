@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ease_flower.report.charts import angle_chart, curve_chart, gap_chart
+from ease_flower.report.charts import angle_chart, calibration_chart, curve_chart, gap_chart
 from ease_flower.report.data import ReportData
 from ease_flower.report.table import summary_table
 
@@ -48,9 +48,9 @@ LEGEND = (
     "</svg>retrained without it</span></div>"
 )
 KINDS = {
-    "forget": "Captions of the forgotten client (those whose image the model found before, and "
+    "forget": "Captions of forgotten pairs (those whose image the model found before, and "
     "the retrained model ranks lowest)",
-    "retain": "Captions of a client that stays (evenly spaced)",
+    "retain": "Captions of pairs that are retained (evenly spaced)",
     "test": "Public test captions (evenly spaced)",
 }
 MODELS = (("before", "before"), ("unlearned", "unlearned"), ("retrain", "retrained"))
@@ -65,7 +65,8 @@ def render_report(data: ReportData) -> str:
         A whole HTML document; every text in it is escaped.
     """
     name = escape(str(data.metrics.get("forgotten", "")))
-    title = f"{escape(str(data.metrics.get('method', '')).upper())}: forgetting {name}"
+    what = {"class": "class ", "sample": "samples of "}.get(str(data.metrics.get("scope")), "")
+    title = f"{escape(str(data.metrics.get('method', '')).upper())}: forgetting {what}{name}"
     body = "".join(
         [
             f"<h1>{title}</h1>",
@@ -76,6 +77,7 @@ def render_report(data: ReportData) -> str:
             _cost(data),
             _curve(data),
             _angles(data),
+            _calibration(data),
             _pictures(data),
             _notes(data.notes),
             _settings(data),
@@ -112,8 +114,9 @@ def headline(metrics: Mapping[str, Any]) -> str:
 def _how_to_read() -> str:
     return (
         '<p class="soft">R@1: share of queries whose first hit is right, mean of both directions; '
-        "the gallery is what was searched. Ties count half. Forget: pairs of the forgotten "
-        "client; retain: of the others; test: public pairs nobody trained on. Membership AUC: "
+        "the gallery is what was searched. Ties count half. Forget: what was asked to be "
+        "forgotten; retain: everything else clients trained on; test: public pairs nobody trained "
+        "on. Membership AUC: "
         "whether the forgotten pairs can be told from the same client's held-out pairs by their "
         "cosine, ± its standard error over pairs. The aim is retrain's value, above or "
         "below: forgetting more than the retrained model marks the pairs just as well. "
@@ -181,10 +184,25 @@ def _angles(data: ReportData) -> str:
     chart = angle_chart(data.angles, float(data.settings.get("delta", 0.5)))
     return (
         "<h2>What was its own</h2>"
-        f"<p>{gone} of {total} principal directions of the forgotten client's updates were removed "
-        "(filled): their cosine to everything the others taught is at most delta. The rest is "
+        f"<p>{gone} of {total} principal directions of what the forget pairs added were removed "
+        "(filled): their cosine to everything that is retained is at most delta. The rest is "
         "shared knowledge and stays.</p>"
         f"<figure>{chart}<figcaption>Cosine to the retain span</figcaption></figure>"
+    )
+
+
+def _calibration(data: ReportData) -> str:
+    curve = data.calibration.get("curve")
+    if not curve:
+        return ""
+    chosen = float(data.calibration["strength"])
+    return (
+        "<h2>How much was taken out</h2>"
+        "<p>Holders attacked their own forget pairs: can they be told from held-out pairs by how "
+        "much their cosine grew since the initial adapters? Filled: the smallest lambda at which "
+        f"that AUC is 0.5 within one standard error; {chosen:.1f} was taken.</p>"
+        f"<figure>{calibration_chart(curve, chosen)}<figcaption>AUC of the reference attack after "
+        "excision</figcaption></figure>"
     )
 
 
