@@ -45,3 +45,18 @@ def test_a_run_whose_clients_all_fail_exits_with_1_and_their_reason(tmp_path):
     assert "finished:failed" in done.stderr
     assert "NotFinite: loss is" in done.stderr
     assert not (tmp_path / "state" / "reports").exists()
+
+
+@pytest.mark.smoke
+@pytest.mark.usefixtures("real_cache")
+def test_an_ablation_writes_one_row_a_variant_and_seed(tmp_path):
+    command = [COMMAND, "ablate", "--seeds", "0", "--state-dir", tmp_path / "study"]
+    command += [x for s in SETTINGS.split() for x in ("--set", s)]
+    command += ["--scopes", "client", "--only", "no GSD", "--format", "json"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["variant"] for row in rows] == ["client/no GSD (all directions)"]
+    assert json.loads((tmp_path / "study" / "ablation.json").read_text()) == rows

@@ -16,13 +16,14 @@ from .common import (
     Format,
     FormatOption,
     SetOption,
+    StateOption,
     configure,
     err,
     out,
     print_table,
     user_errors,
 )
-from .run import demo, run
+from .run import demo, parse_seeds, run
 
 app = typer.Typer(
     add_completion=True,
@@ -81,6 +82,37 @@ def _amount(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {_amount(v)}" for key, v in value.items())
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+@app.command("ablate")
+def ablate_command(
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    state_dir: StateOption = Path("runs/ablation"),
+    seeds: Annotated[str, typer.Option(help="Several seeds: 0,1,2.")] = "0,1,2",
+    scopes: Annotated[str, typer.Option(help="Of client,class,sample.")] = "client,class,sample",
+    only: Annotated[str | None, typer.Option(help="Variants whose name holds this.")] = None,
+    format_: FormatOption = Format.text,
+) -> None:
+    """Switch parts of EASE off, or turn them, and compare; goes on where it was stopped."""
+    from ease_flower.cli.ablate import REQUESTS, ablate, ablation_table, variants
+
+    with user_errors():
+        chosen = configure(config, set_, None)
+        asked = [scope.strip() for scope in scopes.split(",")]
+        unknown = [scope for scope in asked if scope not in REQUESTS]
+        if unknown:
+            raise UserError(f"--scopes {','.join(unknown)}: allowed: {', '.join(REQUESTS)}")
+        every = {k: v for k, v in variants(asked, chosen).items() if not only or only in k}
+        if not every:
+            raise UserError(f"--only {only}: no variant; try one of {', '.join(REQUESTS)}")
+        root = state_dir.resolve()
+        rows = ablate(chosen, parse_seeds(seeds, 0), root, every, lambda t: err.print(t))
+    if format_ is Format.json:
+        out.print_json(json.dumps(rows))
+        return
+    print_table(ablation_table(rows))
+    out.print(f"rows: {root / 'ablation.json'}", soft_wrap=True)
 
 
 @app.command()

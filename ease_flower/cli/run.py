@@ -54,7 +54,7 @@ def run(
         chosen = configure(config, set_, state_dir)
         if chosen.num_clients < 2:
             chosen = replace(chosen, num_clients=2)
-        every = _seeds(seeds, chosen.seed)
+        every = parse_seeds(seeds, chosen.seed)
         runs = [
             replace(
                 chosen,
@@ -169,7 +169,8 @@ def _finish(
     out.print(f"report: {path}" if not many else f"summary: {path}", soft_wrap=True)
 
 
-def _seeds(text: str | None, default: int) -> list[int]:
+def parse_seeds(text: str | None, default: int) -> list[int]:
+    """Read ``0,1,2``; without it there is one seed, the default."""
     if text is None:
         return [default]
     try:
