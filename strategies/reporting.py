@@ -30,6 +30,7 @@ def write_reports(
     """Write everything below ``reports/``; return the HTML report's path."""
     folder = store.root / "reports"
     metrics = metrics_json(config, store, measured, tracks)
+    metrics["drift"] = max(float(point["drift"]) for point in curve)
     keys = model_keys(store, tracks)
     models = {name: store.model(*key) for name, key in keys.items()}
     simulated = int(store.manifest.get("num-simulated", 0))

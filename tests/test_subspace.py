@@ -11,6 +11,7 @@ from ease_flower.unlearning import subspace
 from ease_flower.unlearning.packing import pack_directions, unpack_directions
 from ease_flower.unlearning.subspace import (
     Subspaces,
+    collateral,
     decompose,
     energy_coefficients,
     orthonormalise,
@@ -211,3 +212,17 @@ def test_packed_directions_take_half_a_byte_an_entry_and_keep_their_course() -> 
 
 def test_packing_nothing_gives_nothing() -> None:
     assert unpack_directions(*pack_directions(np.zeros((7, 0))), 7).shape == (7, 0)
+
+
+def test_collateral_is_the_largest_share_of_a_retained_update_and_within_its_bound() -> None:
+    rng = np.random.default_rng(3)
+    shared = rng.normal(size=(2, 60))
+    forget = rng.normal(size=(4, 2)) @ shared + rng.normal(size=(4, 60))
+    retained = rng.normal(size=(5, 2)) @ shared + rng.normal(size=(5, 60))
+    found = split(forget, retained)
+    cost = collateral(found)
+    for i, cosine in enumerate(found.cosines):
+        basis = found.directions[:, found.cosines <= cosine]
+        shares = [np.linalg.norm(basis.T @ x) / np.linalg.norm(x) for x in retained]
+        np.testing.assert_allclose(cost[i], max(shares), atol=1e-12)
+        assert cost[i] <= cosine + 1e-9

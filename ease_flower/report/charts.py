@@ -163,6 +163,33 @@ def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
     return _svg(height, parts, "Cosine of each principal direction to the retain span")
 
 
+def collateral_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
+    """Draw what removal costs the retained updates over delta, and its bound, which is delta."""
+    height, top = 230, 14
+    bottom = height - 40
+    span = WIDTH - RIGHT - LEFT
+
+    def y(value: float) -> float:
+        return bottom - (bottom - top) * min(max(value, 0.0), 1.0)
+
+    parts = []
+    for tick in (0.0, 0.5, 1.0):
+        parts.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        parts.append(_text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+        parts.append(_text(LEFT + span * tick, bottom + 20, f"{tick:g}", "middle"))
+    parts.append(_line(LEFT, y(0.0), WIDTH - RIGHT, y(1.0), "dash c0"))
+    parts.append(_text(LEFT + span * 0.8, y(0.8) + 18, "bound: delta", "start"))
+    for block in angles:
+        for cosine, cost in zip(block["cosines"], block["collateral"], strict=True):
+            kind = "removed" if cosine <= delta else "kept"
+            tip = escape(f"{block['block']}: delta {cosine:.3f} costs at most {cost:.3f}")
+            parts.append(
+                f'<circle class="{kind}" cx="{LEFT + span * cosine:.1f}" cy="{y(cost):.1f}" r="5">'
+                f"<title>{tip}</title></circle>"
+            )
+    return _svg(height, parts, "Cost of removal to the retained updates over delta")
+
+
 def _svg(height: float, parts: Sequence[str], label: str) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'

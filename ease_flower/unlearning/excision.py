@@ -18,6 +18,7 @@ from ease_flower.unlearning.subspace import (
     Matrix,
     Rows,
     Subspaces,
+    collateral,
     decompose,
     orthonormalise,
     remove,
@@ -36,7 +37,8 @@ class Excision:
     theta : ndarray of shape (d,)
         theta_u, the adapters after excision.
     angles : list of dict
-        Per block: cosines of the principal directions and which were removed.
+        Per block: cosines of the principal directions, which were removed, and what removing
+        those up to each of them costs the retained updates.
     """
 
     basis: Matrix
@@ -208,6 +210,7 @@ def excise(
                 "cosines": [float(c) for c in found.cosines],
                 "angles": [float(a) for a in found.angles],
                 "removed": [bool(r) for r in removed],
+                "collateral": [float(c) for c in collateral(found)],
             }
         )
     new = np.concatenate(columns, axis=1)

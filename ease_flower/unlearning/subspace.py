@@ -182,6 +182,31 @@ def retain_component(subspaces: Subspaces, x: Matrix) -> Matrix:
     return out
 
 
+def collateral(subspaces: Subspaces) -> Matrix:
+    """Measure what removing the forget directions costs the retained updates.
+
+    Returns
+    -------
+    ndarray of shape (r_f,)
+        Entry i: the largest ||U^T x|| / ||x|| over retained updates x, where U holds all
+        directions with a cosine at most that of direction i. Since principal vectors are
+        biorthogonal it is at most that cosine, whatever their number, for x in the retain span
+        (with energy < 1 a part of an update lies outside).
+    """
+    c_r, p = subspaces.retain_coefficients, subspaces.directions
+    num = len(c_r)
+    inner, squares = np.zeros((p.shape[1], num)), np.zeros(num)
+    for part in column_blocks(num, len(p)):
+        rows = subspaces.retain_rows(part)
+        inner += p[part].T @ rows.T
+        squares += np.square(rows).sum(1)
+    moved = squares > 0
+    shares = np.square(inner[:, moved]) / squares[moved]
+    below = subspaces.cosines[:, None] >= subspaces.cosines[None, :]  # which go with direction i
+    cost: Matrix = np.sqrt((below @ shares).max(1, initial=0.0))
+    return cost
+
+
 def orthonormalise(columns: Matrix) -> Matrix:
     """Return an orthonormal basis of the columns' span, dropping what depends on the rest."""
     if columns.shape[1] == 0:
