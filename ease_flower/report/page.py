@@ -158,7 +158,8 @@ def _angles(data: ReportData) -> str:
         "shared knowledge and stays.</p>"
         f"<figure>{chart}<figcaption>Cosine to the retain span</figcaption></figure>"
         "<p>What removal costs the others: the largest share of any retained update that lies "
-        "in the directions a delta would remove; for what lies in the retain span, at most delta.</p>"
+        "in the directions a delta would remove; of what lies in the retain span, at most "
+        "delta.</p>"
         f"<figure>{collateral_chart(data.angles, delta)}<figcaption>Largest share of a retained "
         "update, over delta</figcaption></figure>"
     )
