@@ -72,10 +72,13 @@ class EaseClient(NumPyClient):
         check_code(config)
         encoder, request = self.node.encoder, str(config["request"])
         train, outside = self.node.stems("train"), self.node.outside(request)
+        earlier = self.node.forget_rows(config.get("without", []))
+        forget = np.setdiff1d(self.node.forget_rows([request]), earlier)
         set_adapters(encoder, parameters)
         metrics = evaluate_client(
             embed(encoder, train),
-            self.node.forget_rows([request]),
+            forget,
+            np.setdiff1d(np.arange(len(train)), np.union1d(forget, earlier)),
             embed(encoder, outside),
             self.node.distractors(parameters),
         )

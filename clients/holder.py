@@ -55,9 +55,7 @@ class Holder(EaseClient):
             return {}, 0, {"client-seconds": 0.0}
         started = perf_counter()
         kind = self.node.config.attribution
-        found, missing = (
-            self._replay(forget, config) if kind == "replay" else self._pseudo(parameters, forget)
-        )
+        found, missing = self._replay(forget) if kind == "replay" else self._pseudo(forget)
         seconds = perf_counter() - started
         return found, len(forget), {"client-seconds": seconds, "missing-rounds": missing}
 
@@ -115,9 +113,7 @@ class Holder(EaseClient):
         seconds = perf_counter() - started
         return {"trajectory": trajectory.numpy()}, len(rows), {"client-seconds": seconds}
 
-    def _replay(
-        self, forget: NDArray[np.int64], config: dict[str, Any]
-    ) -> tuple[dict[str, NDArray[Any]], int]:
+    def _replay(self, forget: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], int]:
         node, memory = self.node, self.node.memory
         stems = node.training_stems([])
         wanted = replayed_rounds(list(range(1, node.config.rounds + 1)), node.config.replay_every)
@@ -136,9 +132,8 @@ class Holder(EaseClient):
         found = low_rank(np.stack(updates), node.config.replay_rank)
         return _packed("", found) | {"rounds": np.array(rounds)}, len(wanted) - len(rounds)
 
-    def _pseudo(
-        self, parameters: Arrays, forget: NDArray[np.int64]
-    ) -> tuple[dict[str, NDArray[Any]], int]:
+    def _pseudo(self, forget: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], int]:
+        start = flatten(get_adapters(self.node.encoder))  # theta_0: nothing was received yet
         config, stems = self.node.config, self.node.stems("train")
         retained = np.setdiff1d(np.arange(len(stems)), forget)
         draw = numpy_generator(config.seed, "pseudo", self.node.name)
@@ -155,7 +150,7 @@ class Holder(EaseClient):
                 stems.subset(rows),
                 config,
                 rng,
-                flatten(parameters) * 0,
+                start,
                 rounds,
             )
             out |= _packed(prefix, low_rank(updates.astype(np.float64), config.replay_rank))

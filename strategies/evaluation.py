@@ -36,9 +36,14 @@ def evaluate_model(
     theta: Theta,
     grid: Grid,
     nodes: Mapping[str, int],
-    request: str,
+    requests: Sequence[str],
 ) -> dict[str, Any]:
     """Measure one model on what is to be forgotten, what is retained, and public test pairs.
+
+    Parameters
+    ----------
+    requests : sequence of str
+        The one that is measured comes last; pairs of those before it belong to neither side.
 
     Returns
     -------
@@ -48,7 +53,7 @@ def evaluate_model(
         over holders by their forget pairs), ``gallery`` and ``n`` per part. What nobody could
         measure is None.
     """
-    answers = list(_ask(config, space, theta, grid, nodes, request).values())
+    answers = list(_ask(config, space, theta, grid, nodes, requests).values())
     encoder, _ = prepare(config)
     stems = _stems.get(encoder, test_pairs(config), config.adapted_blocks)
     set_adapters(encoder, space.unflatten(theta))
@@ -88,11 +93,16 @@ def _ask(
     theta: Theta,
     grid: Grid,
     nodes: Mapping[str, int],
-    request: str,
+    requests: Sequence[str],
 ) -> dict[str, dict[str, float]]:
     arrays = adapter_record(space, theta)
     told = ConfigRecord(
-        {"phase": "evaluate", "request": request, protocol.CODE_DIGEST: protocol.code_digest()}
+        {
+            "phase": "evaluate",
+            "request": requests[-1],
+            "without": list(requests[:-1]),
+            protocol.CODE_DIGEST: protocol.code_digest(),
+        }
     )
     content = RecordDict({protocol.ARRAYS: arrays, protocol.CONFIG: told})
     messages = [

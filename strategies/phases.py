@@ -134,6 +134,7 @@ class Run:
             self._check_request()
             requests.append(asked)
             number = len(requests) - 1
+        requests[number]["recover-rounds"] = self.config.recover_rounds
         self.tracks = Tracks(number)
         self.without = [entry["request"] for entry in requests[: number + 1]]
 
@@ -149,9 +150,9 @@ class Run:
 
     def _is_done(self, number: int) -> bool:
         tracks = Tracks(number)
-        return self.store.has(tracks.unlearn) and (
-            self.store.rounds_done(tracks.recover) >= self.config.recover_rounds
-        )
+        wanted = self.store.manifest["requests"][number]["recover-rounds"]
+        done = int(self.store.rounds_done(tracks.recover))
+        return self.store.has(tracks.unlearn) and done >= int(wanted)
 
     def train(self) -> None:
         """Train with everybody, keeping every update."""
@@ -181,7 +182,7 @@ class Run:
             log(INFO, "[unlearn] %s is excised already", self.request)
             self.store.history.sweep()
             return
-        nodes = self.roster.refresh()
+        nodes = self._present()
         asked = self.request.targets if self.request.scope != "class" else tuple(nodes)
         if self.request.leavers and not self.config.forget_client_online:
             asked = ()
@@ -215,7 +216,8 @@ class Run:
         store, tracks = self.store, self.tracks
         if not store.has(tracks.unlearn):
             raise UserError("phase = 'evaluate': nothing was excised yet; run 'unlearn' first")
-        nodes = self.roster.wait_for(lambda known: len(known) >= 1, "at least one is needed")
+        self.roster.wait_for(lambda known: len(known) >= 1, "at least one is needed")
+        nodes = self._present()
         if not self.config.evaluate_forgotten:
             for name in self.request.leavers:
                 nodes.pop(name, None)
@@ -232,7 +234,12 @@ class Run:
         measured["unlearned"] = along[-1]
         return write_reports(self.config, store, self.encoder, self.space, measured, along, tracks)
 
+    def _present(self) -> dict[str, int]:
+        """Return who is connected, without those that left by earlier requests."""
+        gone = {*self.store.manifest["forgotten"]} - {*self.request.leavers}
+        return {name: node for name, node in self.roster.refresh().items() if name not in gone}
+
     def _measure(self, key: tuple[str, int], nodes: dict[str, int]) -> dict[str, Any]:
         log(INFO, "[evaluate] %s, round %d", *key)
         theta = self.store.model(*key)
-        return evaluate_model(self.config, self.space, theta, self.grid, nodes, str(self.request))
+        return evaluate_model(self.config, self.space, theta, self.grid, nodes, self.without)

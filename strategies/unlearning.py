@@ -122,20 +122,22 @@ class Unlearning:
             parts, blocks, self.theta, self.origin, replace(config, strength=strength), locked
         )
         if config.excise_steps and self.holders.nodes:
-            answers = self.holders.ask("excise", out.theta)
-            paths = [
-                (answer.arrays["trajectory"], float(answer.num_pairs))
-                for answer in answers
-                if answer.arrays["trajectory"].shape[1:] == (self.space.size,)
-            ]
-            steps = {a.client: len(a.arrays["trajectory"]) for a in answers}
-            log(INFO, "[%s] steps of bilateral excision: %s", self.track, steps)
-            self.store.manifest.setdefault("bilateral-steps", {})[self.track] = steps
-            out = add_displacement(out, parts, blocks, paths)
+            out = add_displacement(out, parts, blocks, self._trajectories(out))
         new = out.basis.shape[1] - (0 if locked is None else locked.shape[1])
         found = sum(len(part.cosines) for part in parts.values())
         log(INFO, "[%s] %s: %d of %d directions", self.track, self.request, new, found)
         return out
+
+    def _trajectories(self, excision: Excision) -> list[tuple[np.ndarray, float]]:
+        """Ask for bilateral excision; each holder's path from theta_u, and its weight."""
+        paths = []
+        for answer in self.holders.ask("excise", excision.theta):
+            path = answer.arrays.get("trajectory", np.zeros(0))
+            if path.shape[1:] == (self.space.size,):
+                paths.append((path, float(answer.num_pairs)))
+                log(INFO, "[%s] %s: %d steps of BKE", self.track, answer.client, len(path))
+        self.store.manifest["bilateral-steps"] = sum(len(path) for path, _ in paths)
+        return paths
 
     def _calibrate(self, whole: Excision) -> float:
         """Choose lambda by what holders measure; the configured one if nobody can."""

@@ -211,6 +211,30 @@ def test_a_second_request_locks_the_directions_of_both(trained, tmp_path):
     assert asked == {1000}
 
 
+def test_what_an_earlier_request_took_is_neither_forgotten_nor_retained_in_the_next(
+    trained, tmp_path
+):
+    continued(trained, tmp_path / "s", forget="site-1")
+    second = simulate(tmp_path / "s", scope="class", forget="circle")
+    found = json.loads((tmp_path / "s" / "reports" / "metrics.json").read_text())
+    assert found["n"]["forget"] + found["n"]["retain"] == 24  # site-1's 12 are in neither
+    asked = {m.metadata.dst_node_id for m in second.grid.sent}
+    assert 1001 not in {
+        m.metadata.dst_node_id
+        for m in second.grid.sent
+        if m.metadata.message_type.startswith(("train", "evaluate"))
+    }
+    assert {1000, 1002} <= asked
+
+
+def test_more_rounds_of_a_finished_request_go_on_from_its_last(trained, tmp_path):
+    first = continued(trained, tmp_path / "s", recover_rounds=1)
+    more = simulate(tmp_path / "s", recover_rounds=3)
+    assert more.store.rounds_done("recover") == 3
+    kept = first.store.manifest["models"]["recover"]["1"]
+    assert more.store.manifest["models"]["recover"]["1"] == kept
+
+
 def test_the_same_request_twice_is_a_receipt_and_no_second_excision(trained, tmp_path):
     first = continued(trained, tmp_path / "s")
     again = simulate(tmp_path / "s")

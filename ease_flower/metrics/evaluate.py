@@ -34,7 +34,7 @@ def embed(encoder: DualEncoder, stems: StemCache) -> Embedded:
 
 
 def evaluate_client(
-    own: Embedded, forget: Rows, outside: Embedded, far: Embedded | None
+    own: Embedded, forget: Rows, retain: Rows, outside: Embedded, far: Embedded | None
 ) -> dict[str, float]:
     """Search a client's own pairs among them and public distractors; attack their membership.
 
@@ -42,8 +42,8 @@ def evaluate_client(
     ----------
     own : Embedded
         The pairs the client trained on.
-    forget : ndarray of int
-        Positions of those that are to be forgotten; the rest is the client's retain set.
+    forget, retain : ndarray of int
+        Positions of those that are to be forgotten, and of those that stay.
     outside : Embedded
         Pairs of the same client that were never trained on.
     far : Embedded, optional
@@ -62,7 +62,6 @@ def evaluate_client(
     images = np.concatenate([part.image for part in parts])
     texts = np.concatenate([part.text for part in parts])
     owner = np.concatenate([part.owner for part in parts])
-    retain = np.setdiff1d(np.arange(num), forget)
     out = {"gallery": float(len(images)), "num-outside": float(len(outside.image))}
     for name, rows in (("forget", forget), ("retain", retain)):
         out[f"num-{name}"] = float(len(rows))
