@@ -123,11 +123,14 @@ def _cost(data: ReportData) -> str:
 
 
 def _curve(data: ReportData) -> str:
+    keys = [("forget_r1", "forget"), ("retain_r1", "retain")]
+    shown = [*data.curve, data.metrics["before"], data.metrics.get("retrain") or {}]
+    most = max((float(row.get(key) or 0.0) for row in shown for key, _ in keys), default=0.0)
     recalls = curve_chart(
         data.curve,
         data.metrics,
-        [("forget_r1", "forget"), ("retain_r1", "retain")],
-        100.0,
+        keys,
+        next(top for top in (10.0, 20.0, 40.0, 100.0) if top >= most),
         "Forget and retain R@1 over recovery rounds",
     )
     auc = curve_chart(
