@@ -1,0 +1,1 @@
+"""Shipped run configs, one TOML file each; `ease-flower run --config NAME`."""
