@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Array, Message
 from inprocess import SMALL, simulate
 
 from clients.memory import Memory
 from ease_flower.config import Config
 from ease_flower.data.federation import client_data
 from ease_flower.errors import DataError, StateError, UserError
+from ease_flower.metrics.evaluate import Embedded, reference_auc
+from ease_flower.metrics.membership import membership_auc
 from ease_flower.model.caching import compute_stems
 from ease_flower.model.prepare import prepare
 from ease_flower.model.replay import replay_round
@@ -20,6 +22,8 @@ from ease_flower.seeding import numpy_generator
 from ease_flower.state import Store
 from ease_flower.unlearning.attribution import counterfactual, low_rank, replayed_rounds
 from ease_flower.unlearning.requests import ForgetRequest, forget_rows
+from strategies.holders import Answer
+from strategies.unlearning import pooled_auc, read_attribution
 
 SAMPLE = {"scope": "sample", "forget": "site-0,site-2", "forget_share": 0.25}
 
@@ -264,3 +268,58 @@ def test_one_branch_excision_leaves_the_other_branch_where_it_was(trained, tmp_p
         moved[branch] = {t: float(np.linalg.norm(step[b])) for t, b in blocks.items()}
     assert moved["image"]["image"] > 5 * moved["image"]["text"]
     assert moved["text"]["text"] > 5 * moved["text"]["image"]
+
+
+def test_a_holder_that_answers_nonsense_is_named_and_left_out(trained, tmp_path):
+    def change(partition: int, request: Message, reply: Message) -> Message:
+        if partition == 2 and request.metadata.message_type == "train.attribute":
+            record = reply.content["result"]
+            record["directions"] = Array(np.full((1, 3), np.nan, dtype=np.float16))
+        return reply
+
+    run = continued(trained, tmp_path / "s", {"change_reply": change}, delta=1.0, **SAMPLE)
+    assert any("site-2" in t and "not finite" in t for t in run.store.manifest["notes"])
+    assert run.store.basis().shape[1] > 0
+
+
+def test_directions_of_the_wrong_shape_are_no_attribution():
+    good = {
+        "coefficients": np.ones((2, 1)),
+        "directions": np.ones((1, 5)),
+        "rounds": np.array([1, 2]),
+    }
+    assert read_attribution(Answer("a", good, 3, {}), 5) is not None
+    for wrong in (
+        {"directions": np.ones((2, 5))},
+        {"coefficients": np.ones(2)},
+        {"rounds": np.array([1])},
+    ):
+        assert read_attribution(Answer("a", good | wrong, 3, {}), 5) is None
+    assert read_attribution(Answer("a", good, 3, {}), 6) is None
+
+
+def test_holders_aucs_are_pooled_by_their_pairs_with_the_error_of_the_mean():
+    answers = [
+        Answer("a", {"auc": np.array([0.8]), "se": np.array([0.04])}, 30, {}),
+        Answer("b", {"auc": np.array([0.6]), "se": np.array([0.08])}, 10, {}),
+    ]
+    auc, error = pooled_auc(answers)
+    assert auc[0] == pytest.approx(0.75)
+    assert error[0] == pytest.approx(np.hypot(0.75 * 0.04, 0.25 * 0.08))
+
+
+def test_the_reference_attack_is_blind_to_what_was_there_before_training():
+    """Two samples that differ from the start, neither of them learnt: the plain attack errs."""
+    rng = np.random.default_rng(0)
+
+    def pairs(num: int, similarity: float) -> Embedded:
+        image = np.tile([1.0, 0.0], (num, 1))
+        angle = np.arccos(similarity) + rng.normal(0, 0.05, num)
+        return Embedded(image, np.stack([np.cos(angle), np.sin(angle)], 1), np.arange(num))
+
+    easy, hard = pairs(40, 0.9), pairs(40, 0.5)
+    plain = membership_auc((easy.image * easy.text).sum(1), (hard.image * hard.text).sum(1))[0]
+    assert plain > 0.9
+    assert reference_auc(easy, hard, easy, hard)[0] == 0.5
+    learnt = Embedded(easy.image, easy.image, easy.owner)
+    assert reference_auc(learnt, hard, easy, hard)[0] > 0.95
