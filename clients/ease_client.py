@@ -1,5 +1,6 @@
 """The NumPyClient: local LoRA-CLIP training with the forget lock, and evaluation."""
 
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -50,20 +51,26 @@ class EaseClient(NumPyClient):
         -------
         list of ndarray, int, dict
             Adapters, number of pairs, and ``loss``, ``client-seconds`` (training alone: the
-            frozen stems are computed once and cost the same whatever is done afterwards).
+            frozen stems are computed once and cost the same whatever is done afterwards), under
+            a lock ``lock-push`` and ``lock-drift`` (see `Fit`).
         """
         check_code(config)
         encoder, rnd = self.node.encoder, int(config["server-round"])
         stems = self.node.training_stems(config.get("without", []))
         set_adapters(encoder, parameters)
         rng = numpy_generator(self.node.config.seed, "fit", self.node.name, rnd)
+        recipe = self.node.config
+        if config.get("phase") == "recover" and recipe.recover_epochs:
+            recipe = replace(recipe, local_epochs=recipe.recover_epochs)
         started = perf_counter()
-        loss = train_locally(encoder, stems, self.node.config, rng, self._lock(config))
+        fit = train_locally(encoder, stems, recipe, rng, self._lock(config))
         seconds = perf_counter() - started
         arrays = get_adapters(encoder)
         if config.get("phase") == "train":
             self.node.memory.keep(rnd, flatten(parameters), flatten(arrays))
-        return arrays, len(stems), {"loss": loss, "client-seconds": seconds}
+        locked = {protocol.LOCK_PUSH: fit.push, protocol.LOCK_DRIFT: fit.drift}
+        metrics = {"loss": fit.loss, "client-seconds": seconds, **locked}
+        return arrays, len(stems), {k: v for k, v in metrics.items() if v is not None}
 
     def evaluate(
         self, parameters: Arrays, config: dict[str, Any]

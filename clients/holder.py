@@ -65,7 +65,8 @@ class Holder(EaseClient):
         Parameters
         ----------
         extra : dict
-            ``removed`` of shape (d,), ``strengths`` of shape (n,): the lambdas to try.
+            ``theta`` and ``removed`` of shape (d,), in half precision: enough to measure with;
+            ``strengths`` of shape (n,): the lambdas to try.
 
         Returns
         -------
@@ -73,12 +74,13 @@ class Holder(EaseClient):
             ``auc`` and ``se`` of shape (n,); nothing without 2 forget and 2 held-out pairs.
         """
         check_code(config)
-        attack = self._attack(str(config["request"]))
+        request = str(config["request"])
+        attack = self._attack(request)
         if attack is None:
-            return {}, 0, {"client-seconds": 0.0}
+            return {}, len(self.node.forget_rows([request])), {"client-seconds": 0.0}
         started = perf_counter()
-        theta = flatten(parameters)
-        measured = [attack.at(theta - np.float32(s) * extra["removed"]) for s in extra["strengths"]]
+        theta, removed = extra["theta"].astype(np.float32), extra["removed"].astype(np.float32)
+        measured = [attack.at(theta - np.float32(s) * removed) for s in extra["strengths"]]
         found = np.array(measured, dtype=np.float64)
         seconds = perf_counter() - started
         return {"auc": found[:, 0], "se": found[:, 1]}, attack.num, {"client-seconds": seconds}
@@ -91,7 +93,8 @@ class Holder(EaseClient):
         Returns
         -------
         dict, int, dict
-            ``trajectory`` of shape (steps, d): displacement after each step, perhaps none.
+            Displacements after each step, (steps, d), as ``coefficients`` (steps, r) and
+            ``directions`` (r, d); nothing if no step was needed.
         """
         check_code(config)
         request, encoder = str(config["request"]), self.node.encoder
@@ -111,7 +114,11 @@ class Holder(EaseClient):
             attack.is_chance if attack else lambda: False,
         )
         seconds = perf_counter() - started
-        return {"trajectory": trajectory.numpy()}, len(rows), {"client-seconds": seconds}
+        metrics = {"client-seconds": seconds}
+        if not len(trajectory):
+            return {}, len(rows), metrics
+        path = low_rank(trajectory.numpy().astype(np.float64), self.node.config.replay_rank)
+        return _packed("", path), len(rows), metrics
 
     def _replay(self, forget: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], int]:
         node, memory = self.node, self.node.memory

@@ -59,6 +59,7 @@ REQUEST_KEYS = frozenset(
         "lock-alpha",
         "forget-client-online",
         "excise-steps",
+        "recover-epochs",
     }
 )
 PHASES = ("train", "retrain", "unlearn", "recover", "evaluate")
@@ -128,6 +129,10 @@ class Config:
     granularity: str = _key("all", "blocks that are split on their own", ("all", "tower", "layer"))
     retain_span: str = _key("joint", "one span of all, or each client's", ("joint", "pairwise"))
     recover_rounds: int = _key(2, "rounds after excision by those who stay", low=0)
+    recover_epochs: int = _key(0, "epochs of such a round; 0: local-epochs", low=0)
+    later_rounds: int = _key(
+        0, "rounds of training after recovery, for the reference too: does it come back?", low=0
+    )
     lock: str = _key("proximal", "forget lock on the client", ("none", "penalty", "proximal"))
     lock_alpha: float = _key(10.0, "alpha of the forget lock", low=0.0)
     attribution: str = _key(
@@ -138,7 +143,7 @@ class Config:
     forget_client_online: bool = _key(False, "ask leavers too for calibration and excision")
     calibrate: bool = _key(True, "let reachable holders choose lambda and stop excision")
     excise_steps: int = _key(10, "most steps of bilateral excision by holders; 0: none", low=0)
-    excise_branches: str = _key("both", "branches that excision moves", ("both", "image", "text"))
+    excise_branches: str = _key("both", "towers that excision changes", ("both", "image", "text"))
     project: bool = _key(True, "take U_mu out of every average of recovery, on the server")
     # running
     evaluate_forgotten: bool = _key(True, "measure on the forgotten client too, if connected")

@@ -27,6 +27,8 @@ NUM_EXAMPLES = "num-examples"
 CLIENT_SECONDS = "client-seconds"
 CODE_DIGEST = "code-digest"
 LOCK_DIGEST = "lock-digest"
+LOCK_PUSH = "lock-push"
+LOCK_DRIFT = "lock-drift"
 
 
 @cache

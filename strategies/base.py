@@ -72,7 +72,7 @@ class AdapterFedAvg(FedAvg):
         self._theta: Theta = np.zeros(0, np.float32)
         self._asked: dict[str, Message] = {}
         self._started = 0.0
-        self._first_round = 0
+        self._first_round = self._round = 0
 
     def run(self, grid: Grid, start: Theta, num_rounds: int) -> Theta:
         """Train the rounds that are not committed yet; return theta of the last.
@@ -101,7 +101,7 @@ class AdapterFedAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the adapters to every connected client that takes part."""
-        rnd = self._first_round + server_round
+        self._round = rnd = self._first_round + server_round
         self._theta = self.space.flatten(arrays.to_numpy_ndarrays())
         names = self.roster.wait_for(
             lambda known: len(set(known) - self.absent) >= self.config.min_replies,
@@ -120,7 +120,7 @@ class AdapterFedAvg(FedAvg):
         """Return what clients are told besides the adapters (a copy a round)."""
         return ConfigRecord(
             {
-                "phase": phase_of(self.track),
+                "phase": phase_of(self.account),
                 "without": self.without,
                 "server-round": rnd + self.history_offset,
                 protocol.CODE_DIGEST: protocol.code_digest(),
@@ -137,7 +137,7 @@ class AdapterFedAvg(FedAvg):
         ]
         self._asked = dict(zip(chosen, out, strict=True))
         for message in out:
-            self.store.add_cost(self.track, bytes_down=_array_bytes(message.content))
+            self.store.add_cost(self.account, bytes_down=_array_bytes(message.content))
         return out
 
     def content_for(self, client: str, content: RecordDict) -> RecordDict:
@@ -181,11 +181,11 @@ class AdapterFedAvg(FedAvg):
                     reply.num_examples,
                     reply.theta - self._theta,
                 )
-        self.took_part({reply.client for reply in good})
+        self.took_part(good)
         theta = self.after_average(weighted_mean(good))
         self.store.put_model(self.track, rnd, theta)
         self.store.add_cost(
-            self.track,
+            self.account,
             rounds=1,
             bytes_up=sum(reply.nbytes for reply in good),
             client_seconds=sum(reply.seconds for reply in good),
@@ -195,8 +195,13 @@ class AdapterFedAvg(FedAvg):
         log(INFO, "[%s] round %d: %d replies, %.1f s", self.track, rnd, len(good), seconds)
         return self._arrays(theta), MetricRecord({"replies": len(good)})
 
-    def took_part(self, clients: set[str]) -> None:
-        """Note whose replies were usable; a hook."""
+    def took_part(self, replies: list[Reply]) -> None:
+        """Look at the usable replies of a round before they are averaged; a hook."""
+
+    @property
+    def account(self) -> str:
+        """Where the present round's cost is booked; a hook."""
+        return self.track
 
     def after_average(self, theta: Theta) -> Theta:
         """Change the average before it is committed; a hook."""

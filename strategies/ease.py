@@ -16,12 +16,12 @@ from ease_flower import protocol
 from ease_flower.config import Config
 from ease_flower.model.adapters import AdapterSpace
 from ease_flower.state import Store
-from ease_flower.state.tracks import Tracks
+from ease_flower.state.tracks import LATER, Tracks
 from ease_flower.unlearning.packing import pack_directions, packed_digest
 from ease_flower.unlearning.subspace import remove
 
 from .base import AdapterFedAvg, Theta
-from .replies import adapter_record
+from .replies import Reply, adapter_record
 from .roster import Roster
 
 
@@ -61,8 +61,14 @@ class Ease(AdapterFedAvg):
         self._locked: set[str] = set()
 
     def recover(self, grid: Grid) -> Theta:
-        """Run the recovery rounds that are missing; return theta of the last."""
-        return self.run(grid, self._start, self.config.recover_rounds)
+        """Run the recovery and later rounds that are missing; return theta of the last."""
+        rounds = self.config.recover_rounds + self.config.later_rounds
+        return self.run(grid, self._start, rounds)
+
+    @property
+    def account(self) -> str:
+        """Rounds beyond recovery are no part of what unlearning costs."""
+        return self.track if self._round <= self.config.recover_rounds else LATER
 
     def round_config(self, rnd: int) -> ConfigRecord:
         """Tell clients which lock holds."""
@@ -87,9 +93,22 @@ class Ease(AdapterFedAvg):
             out[protocol.ANCHOR] = adapter_record(self.space, self._start)
         return RecordDict(out)
 
-    def took_part(self, clients: set[str]) -> None:
-        """Remember who has the lock: those whose reply was usable."""
-        self._locked |= clients
+    def took_part(self, replies: list[Reply]) -> None:
+        """Remember who has the lock: those whose reply was usable; measure what it let through."""
+        self._locked |= {reply.client for reply in replies}
+        if not self.basis.shape[1]:
+            return
+        told = {
+            name: [reply.metrics[key] for reply in replies if key in reply.metrics]
+            for name, key in (("locked", protocol.LOCK_DRIFT), ("push", protocol.LOCK_PUSH))
+        }
+        drifts = [np.linalg.norm(self.basis.T @ (r.theta - self.anchor)) for r in replies]
+        kept = self.store.manifest.setdefault("drift", {}).setdefault(self.track, {})
+        kept[str(self._round)] = {"drift": float(max(drifts))} | {
+            name: max(values)
+            for name, values in told.items()
+            if values and np.isfinite(values).all()
+        }
 
     def after_average(self, theta: Theta) -> Theta:
         """Take away what the round moved along U_mu."""

@@ -61,19 +61,22 @@ class Holders:
     def ask(
         self,
         call: str,
-        theta: NDArray[np.floating],
+        theta: NDArray[np.floating] | None = None,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> list[Answer]:
         """Send one call of `protocol.HOLDER_CALLS` to all; return usable answers by name.
 
-        What is wrong is noted for the report, and the rest goes on. Holders of nothing are not
-        in the list, and are not asked again.
+        Without `theta` no adapters travel. What is wrong is noted for the report, and the rest
+        goes on. Holders of nothing are not in the list, and are not asked again.
         """
         if not self.nodes:
             return []
+        adapters = (
+            ArrayRecord() if theta is None else adapter_record(self.space, theta.astype(np.float32))
+        )
         content = RecordDict(
             {
-                protocol.ARRAYS: adapter_record(self.space, theta.astype(np.float32)),
+                protocol.ARRAYS: adapters,
                 protocol.EXTRA: ArrayRecord({k: Array(v) for k, v in (extra or {}).items()}),
                 protocol.CONFIG: ConfigRecord(
                     {

@@ -134,7 +134,7 @@ class Run:
             self._check_request()
             requests.append(asked)
             number = len(requests) - 1
-        requests[number]["recover-rounds"] = self.config.recover_rounds
+        requests[number]["rounds-after"] = self.config.recover_rounds + self.config.later_rounds
         self.tracks = Tracks(number)
         self.without = [entry["request"] for entry in requests[: number + 1]]
 
@@ -150,7 +150,7 @@ class Run:
 
     def _is_done(self, number: int) -> bool:
         tracks = Tracks(number)
-        wanted = self.store.manifest["requests"][number]["recover-rounds"]
+        wanted = self.store.manifest["requests"][number]["rounds-after"]
         done = int(self.store.rounds_done(tracks.recover))
         return self.store.has(tracks.unlearn) and done >= int(wanted)
 
@@ -226,7 +226,7 @@ class Run:
             rounds = store.rounds_done(tracks.retrain)
             measured["retrain"] = self._measure((tracks.retrain, rounds), nodes)
         curve = tracks.curve(store)
-        along = [self._measure(key, nodes) | {"round": i} for i, key in enumerate(curve)]
+        along = [self._measure(key, nodes) | {"round": key[1]} for key in curve]
         basis, anchor = store.basis(), store.model(tracks.unlearn).astype(np.float64)
         for point, (track, rnd) in zip(along, curve, strict=True):
             moved = store.model(track, rnd).astype(np.float64) - anchor

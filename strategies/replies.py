@@ -1,5 +1,6 @@
 """What a reply must be before it counts: pure checks, one problem each, named."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ class Reply:
     num_examples: int
     seconds: float
     nbytes: int
+    metrics: Mapping[str, float]
 
 
 def read_reply(client: str, content: RecordDict, space: AdapterSpace) -> Reply:
@@ -50,7 +52,8 @@ def read_reply(client: str, content: RecordDict, space: AdapterSpace) -> Reply:
         raise ValueError(
             f"{protocol.CLIENT_SECONDS} = {seconds!r}: must be finite and not negative"
         )
-    return Reply(client, theta, num_examples, float(seconds), record_bytes(arrays))
+    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
+    return Reply(client, theta, num_examples, float(seconds), record_bytes(arrays), numbers)
 
 
 def adapter_record(space: AdapterSpace, theta: NDArray[np.float32]) -> ArrayRecord:

@@ -30,7 +30,7 @@ def write_reports(
     """Write everything below ``reports/``; return the HTML report's path."""
     folder = store.root / "reports"
     metrics = metrics_json(config, store, measured, tracks)
-    metrics["drift"] = max(float(point["drift"]) for point in curve)
+    metrics["drift"] = drift_figures(config, store, curve, tracks)
     keys = model_keys(store, tracks)
     models = {name: store.model(*key) for name, key in keys.items()}
     simulated = int(store.manifest.get("num-simulated", 0))
@@ -53,6 +53,32 @@ def write_reports(
     export_adapter(folder / "adapter", encoder, config, space.unflatten(models["unlearned"]))
     write_bytes(folder / "report.html", render_report(data).encode())
     return folder / "report.html"
+
+
+def drift_figures(
+    config: Config, store: Store, curve: list[dict[str, Any]], tracks: Tracks
+) -> dict[str, float | None]:
+    """Say how far models went along U_mu after theta_u, in recovery and later; the largest each.
+
+    Returns
+    -------
+    dict
+        ``global``: averages, after projection. ``local``: what clients sent back. ``locked``: the
+        same along U_mu as clients hold it, in 4 bits. ``bound`` of that: push / alpha.
+    """
+    rounds = list(store.manifest.get("drift", {}).get(tracks.recover, {}).values())
+
+    def most(key: str) -> float | None:
+        found = [row[key] for row in rounds if key in row]
+        return max(found) if found else None
+
+    push = most("push")
+    return {
+        "global": max(float(point["drift"]) for point in curve),
+        "local": most("drift"),
+        "locked": most("locked"),
+        "bound": push / config.lock_alpha if push is not None and config.lock_alpha else None,
+    }
 
 
 def model_keys(store: Store, tracks: Tracks) -> dict[str, tuple[str, int]]:

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 from ease_flower.config import Config
 from ease_flower.model.adapters import AdapterSpace
 from ease_flower.state import Store
+from ease_flower.state.tracks import LATER
 
 from .base import AdapterFedAvg, Theta
 from .roster import Roster
@@ -32,4 +33,10 @@ class Retrain(AdapterFedAvg):
 
     def retrain(self, grid: Grid) -> Theta:
         """Run the rounds that are missing; return theta of the last."""
-        return self.run(grid, self.store.model("initial", 0), self.config.rounds)
+        rounds = self.config.rounds + self.config.later_rounds
+        return self.run(grid, self.store.model("initial", 0), rounds)
+
+    @property
+    def account(self) -> str:
+        """Rounds beyond the recipe's are no part of what retraining costs."""
+        return self.track if self._round <= self.config.rounds else LATER

@@ -51,23 +51,34 @@ def run_variant(app: ClientApp, root: Path, folder: Path, settings: Mapping[str,
     config = Config.from_run_config(settings)
     trained = root / f"train-{_digest(config.recipe())}"
     request = [config.scope, config.forget, config.forget_share, config.forget_file]
-    retrained = root / f"retrain-{_digest([config.recipe(), request])}"
-    if not retrained.is_dir():
-        if not trained.is_dir():
-            _carry_out(app, settings, trained.with_suffix(".partial"), "train")
-            trained.with_suffix(".partial").rename(trained)
-        partial = _copied(trained, retrained.with_suffix(".partial"))
-        _carry_out(app, settings, partial, "retrain")
-        manifest = json.loads((partial / "manifest.json").read_text(encoding="utf-8"))
-        del manifest["requests"]  # the variants differ in the request's settings
-        (partial / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        partial.rename(retrained)
+    reference = root / f"retrain-{_digest([config.recipe(), request])}"
+    retrained = reference.with_name(f"{reference.name}-{config.later_rounds}")
+    if not trained.is_dir():
+        _carry_out(app, settings, trained.with_suffix(".partial"), "train")
+        trained.with_suffix(".partial").rename(trained)
+    _retrain(app, {**settings, "later-rounds": 0}, trained, reference)
+    if config.later_rounds:
+        _retrain(app, settings, reference, retrained)
+    else:
+        retrained = reference
     partial = _copied(retrained, folder.with_suffix(".partial"))
     for phase in ("unlearn", "recover", "evaluate"):
         _carry_out(app, settings, partial, phase)
     shutil.rmtree(partial / "history")
     shutil.rmtree(partial / "nodes")
     partial.rename(folder)
+
+
+def _retrain(app: ClientApp, settings: Mapping[str, Any], source: Path, target: Path) -> None:
+    """Retrain, or go on retraining, in a copy of a state directory."""
+    if target.is_dir():
+        return
+    partial = _copied(source, target.with_suffix(".partial"))
+    _carry_out(app, settings, partial, "retrain")
+    manifest = json.loads((partial / "manifest.json").read_text(encoding="utf-8"))
+    del manifest["requests"]  # the variants differ in the request's settings
+    (partial / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    partial.rename(target)
 
 
 def _carry_out(app: ClientApp, settings: Mapping[str, Any], folder: Path, phase: str) -> None:

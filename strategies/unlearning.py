@@ -34,7 +34,7 @@ from ease_flower.unlearning.requests import ForgetRequest
 
 from .holders import Answer, Holders, note
 
-STRENGTHS = np.linspace(0.0, 1.0, 11)  # lambdas that calibration tries
+STRENGTHS = np.linspace(0.0, 1.0, 5)  # lambdas that calibration tries
 
 
 class Unlearning:
@@ -95,7 +95,7 @@ class Unlearning:
         self._delete(parts)
 
     def _attributions(self) -> list[Attribution]:
-        answers = self.holders.ask("attribute", self.theta)
+        answers = self.holders.ask("attribute")
         for answer in answers:
             missing = int(answer.metrics.get("missing-rounds", 0))
             if missing:
@@ -114,14 +114,16 @@ class Unlearning:
         config, blocks = self.config, self.space.blocks(self.config.granularity)
         parts = decompose_updates(updates, config, blocks)
         locked = self.store.basis() if "basis" in self.store.manifest else None
-        whole = excise(
-            parts, blocks, self.theta, self.origin, replace(config, strength=1.0), locked
-        )
-        strength = self._calibrate(whole)
-        out = excise(
-            parts, blocks, self.theta, self.origin, replace(config, strength=strength), locked
-        )
-        if config.excise_steps and self.holders.nodes:
+        towers = self.space.blocks("tower")
+        kept = [b for name, b in towers.items() if config.excise_branches not in ("both", name)]
+
+        def excised(strength: float) -> Excision:
+            chosen = replace(config, strength=strength)
+            return excise(parts, blocks, self.theta, self.origin, chosen, locked, kept)
+
+        strength, is_enough = self._calibrate(excised(1.0))
+        out = excised(strength)
+        if config.excise_steps and self.holders.nodes and not is_enough:
             out = add_displacement(out, parts, blocks, self._trajectories(out))
         new = out.basis.shape[1] - (0 if locked is None else locked.shape[1])
         found = sum(len(part.cosines) for part in parts.values())
@@ -132,33 +134,45 @@ class Unlearning:
         """Ask for bilateral excision; each holder's path from theta_u, and its weight."""
         paths = []
         for answer in self.holders.ask("excise", excision.theta):
-            path = answer.arrays.get("trajectory", np.zeros(0))
-            if path.shape[1:] == (self.space.size,):
-                paths.append((path, float(answer.num_pairs)))
+            path = read_low_rank(answer, "", self.space.size)
+            if path is not None:
+                paths.append((path.rows(), float(answer.num_pairs)))
                 log(INFO, "[%s] %s: %d steps of BKE", self.track, answer.client, len(path))
         self.store.manifest["bilateral-steps"] = sum(len(path) for path, _ in paths)
         return paths
 
-    def _calibrate(self, whole: Excision) -> float:
-        """Choose lambda by what holders measure; the configured one if nobody can."""
+    def _calibrate(self, whole: Excision) -> tuple[float, bool]:
+        """Choose lambda by what holders measure; the configured one if nobody can.
+
+        Returns
+        -------
+        float, bool
+            lambda, and whether it is known to suffice: then nothing is displaced as well.
+        """
         chosen = self.config.strength
         if not self.config.calibrate:
-            return self._record(chosen, "not calibrated: calibrate = false", [])
+            return self._record(chosen, "not calibrated: calibrate = false", []), False
         if not self.holders.nodes:
-            return self._record(chosen, "not calibrated: nobody who holds the pairs was asked", [])
-        removed = (self.theta - whole.theta).astype(np.float32)
-        extra = {"removed": removed, "strengths": STRENGTHS.astype(np.float32)}
-        answers = self.holders.ask("calibrate", self.theta, extra)
+            why = "not calibrated: nobody who holds the pairs was asked"
+            return self._record(chosen, why, []), False
+        extra: dict[str, np.ndarray] = {
+            "theta": self.theta.astype(np.float16),
+            "removed": (self.theta - whole.theta).astype(np.float16),
+            "strengths": STRENGTHS.astype(np.float32),
+        }
+        answers = self.holders.ask("calibrate", extra=extra)
         usable = [a for a in answers if a.arrays.get("auc", np.zeros(0)).shape == STRENGTHS.shape]
         if not usable:
-            return self._record(chosen, "not calibrated: no holder has pairs it held out", [])
+            why = "not calibrated: no holder has pairs it held out"
+            return self._record(chosen, why, []), False
         auc, error = pooled_auc(usable)
-        strength = smallest_sufficient(STRENGTHS, auc, error)
+        strength = chance_strength(STRENGTHS, auc)
         curve = [
             {"strength": float(s), "auc": float(a), "se": float(e)}
             for s, a, e in zip(STRENGTHS, auc, error, strict=True)
         ]
-        return self._record(strength, f"calibrated with {len(usable)} holders", curve)
+        self._record(strength, f"calibrated with {len(usable)} holders", curve)
+        return strength, bool(np.interp(strength, STRENGTHS, auc - error) <= 0.5)
 
     def _record(self, strength: float, how: str, curve: list[dict[str, float]]) -> float:
         log(INFO, "[%s] lambda = %.2f, %s", self.track, strength, how)
@@ -183,19 +197,21 @@ class Unlearning:
 
 def read_attribution(answer: Answer, size: int) -> Attribution | None:
     """Read an answer to 'attribute'; None if it names no update or is of the wrong shape."""
-
-    def side(prefix: str) -> LowRank | None:
-        c = answer.arrays.get(f"{prefix}coefficients")
-        u = answer.arrays.get(f"{prefix}directions")
-        if c is None or u is None or c.ndim != 2 or u.shape != (c.shape[1], size) or not len(u):
-            return None
-        return LowRank(c.astype(np.float64), u.astype(np.float64))
-
-    forget, rounds = side(""), answer.arrays.get("rounds")
+    forget, rounds = read_low_rank(answer, "", size), answer.arrays.get("rounds")
     if forget is None or rounds is None or rounds.shape != (len(forget),):
         return None
     numbers = tuple(int(r) for r in rounds)
-    return Attribution(answer.client, forget, numbers, side("retain-"), answer.num_pairs)
+    retained = read_low_rank(answer, "retain-", size)
+    return Attribution(answer.client, forget, numbers, retained, answer.num_pairs)
+
+
+def read_low_rank(answer: Answer, prefix: str, size: int) -> LowRank | None:
+    """Read ``coefficients`` (n, r) and ``directions`` (r, size); None if they do not fit."""
+    c = answer.arrays.get(f"{prefix}coefficients")
+    u = answer.arrays.get(f"{prefix}directions")
+    if c is None or u is None or c.ndim != 2 or u.shape != (c.shape[1], size) or not len(c):
+        return None
+    return LowRank(c.astype(np.float64), u.astype(np.float64))
 
 
 def pooled_auc(answers: list[Answer]) -> tuple[np.ndarray, np.ndarray]:
@@ -207,14 +223,22 @@ def pooled_auc(answers: list[Answer]) -> tuple[np.ndarray, np.ndarray]:
     return weights @ auc, np.sqrt(np.square(weights) @ np.square(error))
 
 
-def smallest_sufficient(strengths: np.ndarray, auc: np.ndarray, error: np.ndarray) -> float:
-    """Return the first lambda whose AUC is at most 0.5 + one standard error, else the last.
+def chance_strength(strengths: np.ndarray, auc: np.ndarray) -> float:
+    """Return the lambda at which the AUC falls to 0.5, between those tried; the last if never.
 
     Examples
     --------
-    >>> s, e = np.array([0.0, 0.5, 1.0]), np.full(3, 0.02)
-    >>> smallest_sufficient(s, np.array([0.7, 0.51, 0.4]), e)
-    0.5
+    >>> s = np.array([0.0, 0.5, 1.0])
+    >>> chance_strength(s, np.array([0.7, 0.6, 0.4]))
+    0.75
+    >>> chance_strength(s, np.array([0.4, 0.3, 0.2])), chance_strength(s, np.array([0.9, 0.8, 0.7]))
+    (0.0, 1.0)
     """
-    enough = np.flatnonzero(auc <= 0.5 + error)
-    return float(strengths[enough[0] if len(enough) else -1])
+    below = np.flatnonzero(auc <= 0.5)
+    if not len(below):
+        return float(strengths[-1])
+    i = int(below[0])
+    if i == 0:
+        return float(strengths[0])
+    share = (auc[i - 1] - 0.5) / (auc[i - 1] - auc[i])
+    return float(strengths[i - 1] + share * (strengths[i] - strengths[i - 1]))

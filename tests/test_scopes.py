@@ -23,7 +23,7 @@ from ease_flower.state import Store
 from ease_flower.unlearning.attribution import counterfactual, low_rank, replayed_rounds
 from ease_flower.unlearning.requests import ForgetRequest, forget_rows
 from strategies.holders import Answer
-from strategies.unlearning import pooled_auc, read_attribution
+from strategies.unlearning import STRENGTHS, pooled_auc, read_attribution
 
 SAMPLE = {"scope": "sample", "forget": "site-0,site-2", "forget_share": 0.25}
 
@@ -184,13 +184,33 @@ def test_what_forget_pairs_added_is_gone_from_the_history_of_their_holders(train
         assert not (tmp_path / "s" / old.file).exists()
 
 
-def test_calibration_takes_the_smallest_lambda_that_suffices(trained, tmp_path):
+def test_calibration_takes_the_lambda_at_which_the_attack_is_at_chance(trained, tmp_path):
     run = continued(trained, tmp_path / "s", **SAMPLE)
     found = run.store.manifest["calibration"]
-    enough = [p["strength"] for p in found["curve"] if p["auc"] <= 0.5 + p["se"]]
-    assert found["strength"] == (enough[0] if enough else 1.0)
-    assert len(found["curve"]) == 11
+    auc = np.array([point["auc"] for point in found["curve"]])
+    tried = np.array([point["strength"] for point in found["curve"]])
+    at_chosen = np.interp(found["strength"], tried, auc)
+    assert at_chosen == pytest.approx(0.5) or found["strength"] == (0.0 if auc[0] < 0.5 else 1.0)
+    assert len(found["curve"]) == len(STRENGTHS)
     assert "calibrated with 2 holders" in found["how"]
+
+
+def test_who_cannot_be_told_from_held_out_pairs_is_not_displaced_as_well(trained, tmp_path):
+    sent = {}
+    for name, level in (("chance", 0.4), ("told apart", 0.9)):
+
+        def change(partition: int, request: Message, reply: Message, auc: float = level) -> Message:
+            if request.metadata.message_type == "train.calibrate":
+                reply.content["result"]["auc"] = Array(np.full(len(STRENGTHS), auc))
+                reply.content["result"]["se"] = Array(np.full(len(STRENGTHS), 0.05))
+            return reply
+
+        run = continued(
+            trained, tmp_path / name, {"change_reply": change}, phase="unlearn", **SAMPLE
+        )
+        sent[name] = [m.metadata.message_type for m in run.grid.sent]
+    assert "train.excise" not in sent["chance"]
+    assert "train.excise" in sent["told apart"]
 
 
 def test_a_client_that_is_gone_is_not_asked_and_the_report_says_not_calibrated(trained, tmp_path):
@@ -289,6 +309,7 @@ def test_directions_of_the_wrong_shape_are_no_attribution():
         "rounds": np.array([1, 2]),
     }
     assert read_attribution(Answer("a", good, 3, {}), 5) is not None
+    assert read_attribution(Answer("a", good | {"directions": np.ones((1, 4))}, 3, {}), 5) is None
     for wrong in (
         {"directions": np.ones((2, 5))},
         {"coefficients": np.ones(2)},

@@ -77,7 +77,7 @@ HOLDER_PARTS: dict[str, Settings] = {
 
 def variants(scopes: Sequence[str], config: Config) -> dict[str, dict[str, Scalar]]:
     """List the variants by name, ``scope/part``, with the settings that differ from `config`."""
-    later = {"recover-rounds": config.recover_rounds + LATER}
+    later = {"later-rounds": LATER}
     out: dict[str, dict[str, Scalar]] = {}
     for scope in scopes:
         parts = PARTS | (CLIENT_PARTS if scope == "client" else HOLDER_PARTS)

@@ -18,7 +18,7 @@ def plan(config: Config) -> dict[str, Any]:
     dict
         ``adapter-entries`` (d), rounds per phase, ``mb`` per phase (up and down, all clients),
         ``history-mb``, ``lock-mb`` (the most U_mu can add in recovery) and, as fractions of
-        retraining, ``bytes-ratio`` and ``rounds-ratio``.
+        retraining, ``bytes-ratio`` and ``epochs-ratio``.
     """
     space = space_of(config)
     clients = max(config.num_clients, 2)
@@ -46,7 +46,9 @@ def plan(config: Config) -> dict[str, Any]:
         "history-mb": clients * config.rounds * one,
         "lock-mb": lock,
         "bytes-ratio": megabytes["recover"] / reference,
-        "rounds-ratio": config.recover_rounds / config.rounds,
+        "epochs-ratio": config.recover_rounds
+        * (config.recover_epochs or config.local_epochs)
+        / (config.rounds * config.local_epochs),
     }
 
 

@@ -113,8 +113,8 @@ def _progress(config: Config, quiet: bool) -> Any:
     """Yield a function that turns log lines into one bar a phase."""
     totals = {
         "train": config.rounds,
-        "retrain": config.rounds if config.reference else 0,
-        "recover": config.recover_rounds,
+        "retrain": config.rounds + config.later_rounds if config.reference else 0,
+        "recover": config.recover_rounds + config.later_rounds,
     }
     with Progress(*_columns(), console=err, disable=quiet or not err.is_terminal) as bar:
         title = f"seed {config.seed}: "

@@ -32,6 +32,28 @@ class Lock:
     anchor: Tensor
 
 
+@dataclass(frozen=True)
+class Fit:
+    """How local training went.
+
+    Attributes
+    ----------
+    loss : float
+        Mean loss of the last epoch.
+    push : float or None
+        The hardest that a step pushed along U_mu, over the step size: max ||U_mu^T (step)|| / eta,
+        which for gradient steps is max ||U_mu^T grad L_align||. The lock keeps the drift
+        ||U_mu^T (theta - theta_u)|| of who starts at theta_u at most at push / alpha. None
+        without a lock, and with AdamW under the penalty, which then bounds nothing.
+    drift : float or None
+        ||U_mu^T (theta - theta_u)|| at the end, along U_mu as the client holds it.
+    """
+
+    loss: float
+    push: float | None = None
+    drift: float | None = None
+
+
 def batches(
     stems: StemCache,
     batch_size: int,
@@ -80,7 +102,7 @@ def train_locally(
     rng: np.random.Generator,
     lock: Lock | None = None,
     without: NDArray[np.int64] | None = None,
-) -> float:
+) -> Fit:
     """Train the adapters in place for the configured epochs.
 
     Parameters
@@ -100,8 +122,7 @@ def train_locally(
 
     Returns
     -------
-    float
-        Mean loss of the last epoch.
+    Fit
 
     Raises
     ------
@@ -113,6 +134,7 @@ def train_locally(
     parameters = trained_parameters(encoder)
     before = {name: p.detach().clone() for name, p in parameters.items()}
     optimizer = make_optimizer(parameters.values(), config)
+    held = None if lock is None else _LockStep(encoder, lock, config)
     losses: list[float] = []
     for epoch in range(config.local_epochs):
         losses = []
@@ -130,8 +152,8 @@ def train_locally(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if lock is not None and config.lock == "proximal":
-                _apply_lock(encoder, lock, config)
+            if held is not None:
+                held()
             losses.append(loss.item())
     for tower in ("image", "text"):
         mine = [name for name in parameters if name.startswith(tower)]
@@ -140,7 +162,10 @@ def train_locally(
                 f"the {tower} tower's adapters did not move in {config.local_epochs} epochs: "
                 "their modules are not used in the forward pass, or learning-rate is too small"
             )
-    return float(np.mean(losses)) if losses else 0.0
+    mean = float(np.mean(losses)) if losses else 0.0
+    if held is None:
+        return Fit(mean)
+    return Fit(mean, held.push if held.bounds else None, float(held.along.norm()))
 
 
 def make_optimizer(moved: Iterable[nn.Parameter], config: Config) -> torch.optim.Optimizer:
@@ -151,12 +176,32 @@ def make_optimizer(moved: Iterable[nn.Parameter], config: Config) -> torch.optim
     return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
 
 
-@torch.no_grad()
-def _apply_lock(encoder: DualEncoder, lock: Lock, config: Config) -> None:
-    theta = proximal_lock(
-        flat_theta(encoder), lock.anchor, lock.basis, config.lock_alpha, config.learning_rate
-    )
-    _write(encoder, theta)
+class _LockStep:
+    """What the forget lock does after each step of the optimiser; notes the hardest push."""
+
+    @torch.no_grad()
+    def __init__(self, encoder: DualEncoder, lock: Lock, config: Config) -> None:
+        self.encoder, self.lock, self.config = encoder, lock, config
+        self.along = lock.basis.T @ (flat_theta(encoder) - lock.anchor)
+        self.push = 0.0
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        """Measure the step along U_mu, then take back what the proximal lock does not allow."""
+        step, alpha = self.config.learning_rate, self.config.lock_alpha
+        theta, basis, anchor = flat_theta(self.encoder), self.lock.basis, self.lock.anchor
+        now = basis.T @ (theta - anchor)
+        if self.config.lock == "proximal":
+            pushed, self.along = now - self.along, now / (1 + step * alpha)
+            _write(self.encoder, proximal_lock(theta, anchor, basis, alpha, step))
+        else:  # the penalty's own gradient is no push
+            pushed, self.along = now - (1 - step * alpha) * self.along, now
+        self.push = max(self.push, float(pushed.norm()) / step)
+
+    @property
+    def bounds(self) -> bool:
+        """Whether drift is bounded by push / alpha: Adam bends the penalty's gradient."""
+        return self.config.lock == "proximal" or self.config.optimizer == "sgd"
 
 
 def _write(encoder: DualEncoder, theta: Tensor) -> None:

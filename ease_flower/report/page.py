@@ -136,15 +136,31 @@ def _curve(data: ReportData) -> str:
     auc = curve_chart(
         data.curve, data.metrics, [("membership_auc", "AUC")], 1.0, "Membership AUC over rounds"
     )
-    drift = max((float(p.get("drift") or 0.0) for p in data.curve), default=0.0)
     return (
         "<h2>Does it come back?</h2>"
         "<p>What later rounds by those who stay do to the forgotten pairs. Dashed: retrained; "
         "dotted: before.</p>"
         f"<figure>{recalls}<figcaption>R@1, %</figcaption></figure>"
         f"<figure>{auc}<figcaption>Membership AUC</figcaption></figure>"
-        f'<p class="soft">Largest distance moved along the removed directions: {drift:.2e}.</p>'
+        f"{_drift(data)}"
     )
+
+
+def _drift(data: ReportData) -> str:
+    drift = data.metrics.get("drift") or {}
+    told = [
+        f"{label} {drift[key]:.2e}"
+        for key, label in (
+            ("local", "local models"),
+            ("locked", "the same along U_mu as clients hold it, in 4 bits"),
+            ("bound", "what alpha bounds that to"),
+            ("global", "averages, after projection"),
+        )
+        if drift.get(key) is not None
+    ]
+    if not told:
+        return ""
+    return f'<p class="soft">Moved along the removed directions, at most: {"; ".join(told)}.</p>'
 
 
 def _angles(data: ReportData) -> str:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from ease_flower.state.store import Store
 
+LATER = "later"  # account of the rounds after recovery, and of the reference's as many
+
 
 @dataclass(frozen=True)
 class Tracks:
@@ -44,10 +46,10 @@ class Tracks:
         track = self.recover if store.rounds_done(self.recover) else self.unlearn
         return track, store.rounds_done(track)
 
-    def curve(self, store: Store) -> Sequence[tuple[str, int]]:
-        """Return the model after excision and after each round of recovery."""
-        done = store.rounds_done(self.recover)
-        return [(self.unlearn, 0), *((self.recover, rnd) for rnd in range(1, done + 1))]
+    def curve(self, store: Store, most: int = 9) -> Sequence[tuple[str, int]]:
+        """Return the models after excision and after rounds of recovery, the last among them."""
+        rounds = spaced(store.rounds_done(self.recover), most)
+        return [(self.unlearn, 0), *((self.recover, rnd) for rnd in rounds)]
 
     def rounds_before(self, store: Store, trained: int) -> int:
         """Count the rounds that were trained before this request's recovery."""
@@ -56,6 +58,17 @@ class Tracks:
 
     def _name(self, phase: str) -> str:
         return phase if self.number == 0 else f"{phase}-{self.number + 1}"
+
+
+def spaced(last: int, most: int) -> list[int]:
+    """Choose about `most` of the rounds 1 to `last`: evenly, counted back from the last.
+
+    Examples
+    --------
+    >>> spaced(3, 9), spaced(21, 9)
+    ([1, 2, 3], [3, 6, 9, 12, 15, 18, 21])
+    """
+    return list(range(last, 0, -max(1, -(-last // most))))[::-1]
 
 
 def phase_of(track: str) -> str:

@@ -178,6 +178,7 @@ def excise(
     origin: NDArray[np.floating],
     config: Config,
     locked: Matrix | None = None,
+    kept: Sequence[slice] = (),
 ) -> Excision:
     """Remove the unique directions of the forget side from theta's displacement.
 
@@ -193,6 +194,8 @@ def excise(
         ``delta``, ``retain-span``, and ``strength``, which is lambda.
     locked : ndarray of shape (d, m0), optional
         U_mu of earlier requests: stays locked, and is not removed a second time.
+    kept : sequence of slice
+        Blocks that stay at theta_T all the same: one branch left as it was is the ablation.
     """
     theta64, origin64 = theta.astype(np.float64), origin.astype(np.float64)
     earlier = np.zeros((len(theta64), 0)) if locked is None else locked
@@ -216,6 +219,8 @@ def excise(
     new = np.concatenate(columns, axis=1)
     basis = orthonormalise(new - earlier @ (earlier.T @ new))
     out = remove(theta64, origin64, basis, config.strength)
+    for block in kept:
+        out[block] = theta64[block]
     return Excision(np.concatenate([earlier, basis], axis=1), out, angles)
 
 
