@@ -8,10 +8,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from ease_flower.cli.app import app
-from ease_flower.cli.summary import summarise, summary_rows
 from ease_flower.config import Config
 from ease_flower.errors import InvalidInput
 from ease_flower.model import backbones
+from ease_flower.report.summary import summarise, summary_rows
 
 runner = CliRunner()
 

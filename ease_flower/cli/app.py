@@ -95,24 +95,26 @@ def ablate_command(
     format_: FormatOption = Format.text,
 ) -> None:
     """Switch parts of EASE off, or turn them, and compare; goes on where it was stopped."""
-    from ease_flower.cli.ablate import REQUESTS, ablate, ablation_table, variants
+    from ease_flower.cli.ablate import ablate
+    from ease_flower.cli.variants import SCOPES, variants
+    from ease_flower.report.ablation import ablation_table
 
     with user_errors():
         chosen = configure(config, set_, None)
         asked = [scope.strip() for scope in scopes.split(",")]
-        unknown = [scope for scope in asked if scope not in REQUESTS]
+        unknown = [scope for scope in asked if scope not in SCOPES]
         if unknown:
-            raise UserError(f"--scopes {','.join(unknown)}: allowed: {', '.join(REQUESTS)}")
+            raise UserError(f"--scopes {','.join(unknown)}: allowed: {', '.join(SCOPES)}")
         every = {k: v for k, v in variants(asked, chosen).items() if not only or only in k}
         if not every:
-            raise UserError(f"--only {only}: no variant; try one of {', '.join(REQUESTS)}")
+            raise UserError(f"--only {only}: no variant; try one of {', '.join(SCOPES)}")
         root = state_dir.resolve()
         rows = ablate(chosen, parse_seeds(seeds, 0), root, every, lambda t: err.print(t))
     if format_ is Format.json:
         out.print_json(json.dumps(rows))
         return
     print_table(ablation_table(rows))
-    out.print(f"rows: {root / 'ablation.json'}", soft_wrap=True)
+    out.print(f"rows: {root / 'ablation.json'}\npage: {root / 'ablation.html'}", soft_wrap=True)
 
 
 @app.command()

@@ -143,8 +143,8 @@ def _finish(
     results: list[dict[str, Any] | None], folder: Path, many: bool, format_: Format
 ) -> None:
     """Print the table of one run, or of several seeds with mean and spread."""
-    from ease_flower.cli.summary import summarise, summary_rows
     from ease_flower.report import summary_table
+    from ease_flower.report.summary import summarise, summary_rows
     from ease_flower.state.files import write_json
 
     rows = [row for row in results if row is not None]

@@ -26,16 +26,16 @@ def gap_chart(metrics: Mapping[str, Any]) -> str:
             for side, _ in SIDES
             if metrics.get(side) and metrics[side].get(key) is not None
         }
-        parts.append(_text(LEFT - 10, y + 4, label, "end"))
+        parts.append(text(LEFT - 10, y + 4, label, "end"))
         if not found:
-            parts.append(_text(LEFT + 8, y + 4, "not measured", "start"))
+            parts.append(text(LEFT + 8, y + 4, "not measured", "start"))
             continue
         xs = {side: _x(value, 0, 100) for side, value in found.items()}
-        parts.append(_line(min(xs.values()), y, max(xs.values()), y, "link"))
+        parts.append(line(min(xs.values()), y, max(xs.values()), y, "link"))
         for side, x in xs.items():
             title = f"{label}, {side}: {found[side]:.1f}"
             parts.append(_mark(side, x, y, title))
-    return _svg(bottom + 34, parts, "Before, unlearned and retrained model on every figure")
+    return svg(bottom + 34, parts, "Before, unlearned and retrained model on every figure")
 
 
 def curve_chart(
@@ -68,24 +68,24 @@ def curve_chart(
 
     parts = []
     for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts.append(_line(low_x, y(high * tick), high_x, y(high * tick), "grid"))
-        parts.append(_text(low_x - 8, y(high * tick) + 4, f"{high * tick:.3g}", "end"))
+        parts.append(line(low_x, y(high * tick), high_x, y(high * tick), "grid"))
+        parts.append(text(low_x - 8, y(high * tick) + 4, f"{high * tick:.3g}", "end"))
     for rnd in range(0, last + 1, max(1, last // 8)):
         name = "excised" if rnd == 0 else f"round {rnd}"
-        parts.append(_text(x(rnd), bottom + 20, name, "middle"))
+        parts.append(text(x(rnd), bottom + 20, name, "middle"))
     for n, (key, label) in enumerate(keys):
         points = [(x(p["round"]), y(p[key])) for p in curve if p.get(key) is not None]
         for side, kind in (("retrain", "dash"), ("before", "dot")):
             value = (metrics.get(side) or {}).get(key)
             if value is not None:
-                parts.append(_line(low_x, y(value), high_x, y(value), f"c{n} {kind}"))
+                parts.append(line(low_x, y(value), high_x, y(value), f"c{n} {kind}"))
         if not points:
             continue
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
         parts.append(f'<polyline class="c{n}" points="{path}"/>')
         parts += [f'<circle class="f{n}" cx="{px:.1f}" cy="{py:.1f}" r="4"/>' for px, py in points]
-        parts.append(_text(points[-1][0] + 10, points[-1][1] + 4, label, "start"))
-    return _svg(height, parts, title)
+        parts.append(text(points[-1][0] + 10, points[-1][1] + 4, label, "start"))
+    return svg(height, parts, title)
 
 
 def calibration_chart(curve: Sequence[Mapping[str, float]], chosen: float) -> str:
@@ -96,7 +96,7 @@ def calibration_chart(curve: Sequence[Mapping[str, float]], chosen: float) -> st
     curve : sequence of dict
         ``strength``, ``auc``, ``se``.
     chosen : float
-        The lambda that was taken; filled.
+        The lambda that was taken: an upright line.
     """
     height, top = 230, 14
     bottom = height - 40
@@ -105,22 +105,23 @@ def calibration_chart(curve: Sequence[Mapping[str, float]], chosen: float) -> st
     def y(value: float) -> float:
         return bottom - (bottom - top) * min(max((value - 0.3) / 0.7, 0.0), 1.0)
 
-    parts = [_line(LEFT, y(0.5), WIDTH - RIGHT, y(0.5), "dash c1")]
+    parts = [line(LEFT, y(0.5), WIDTH - RIGHT, y(0.5), "dash c1")]
     for tick in (0.3, 0.5, 0.75, 1.0):
-        parts.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
-        parts.append(_text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+        parts.append(line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        parts.append(text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+    taken = LEFT + span * chosen
+    parts.append(line(taken, top, taken, bottom, "dash c0"))
     for point in curve:
         x, auc, error = LEFT + span * point["strength"], point["auc"], point["se"]
-        kind = "removed" if abs(point["strength"] - chosen) < 1e-9 else "kept"
-        title = f"lambda {point['strength']:.1f}: AUC {auc:.3f} ± {error:.3f}"
-        parts.append(_line(x, y(auc - error), x, y(auc + error), "c0"))
+        title = f"lambda {point['strength']:.2f}: AUC {auc:.3f} ± {error:.3f}"
+        parts.append(line(x, y(auc - error), x, y(auc + error), "c0"))
         parts.append(
-            f'<circle class="{kind}" cx="{x:.1f}" cy="{y(auc):.1f}" r="5">'
+            f'<circle class="removed" cx="{x:.1f}" cy="{y(auc):.1f}" r="5">'
             f"<title>{escape(title)}</title></circle>"
         )
-        parts.append(_text(x, bottom + 18, f"{point['strength']:.1f}", "middle"))
-    parts.append(_text(LEFT + span / 2, bottom + 36, "lambda", "middle"))
-    return _svg(height, parts, "AUC of the reference attack over lambda")
+        parts.append(text(x, bottom + 18, f"{point['strength']:g}", "middle"))
+    parts.append(text(LEFT + span / 2, bottom + 36, "lambda", "middle"))
+    return svg(height, parts, "AUC of the reference attack over lambda")
 
 
 def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
@@ -144,10 +145,10 @@ def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
 
     parts = []
     for tick in (0.0, 0.5, 1.0):
-        parts.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
-        parts.append(_text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
-    parts.append(_line(LEFT, y(delta), WIDTH - RIGHT, y(delta), "dash c0"))
-    parts.append(_text(WIDTH - RIGHT, y(delta) - 6, f"delta = {delta:g}", "end"))
+        parts.append(line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        parts.append(text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+    parts.append(line(LEFT, y(delta), WIDTH - RIGHT, y(delta), "dash c0"))
+    parts.append(text(WIDTH - RIGHT, y(delta) - 6, f"delta = {delta:g}", "end"))
     span = WIDTH - RIGHT - LEFT
     for i, (cosine, gone, block) in enumerate(points):
         px = LEFT + span * (i + 0.5) / len(points)
@@ -158,9 +159,9 @@ def angle_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
             f"<title>{title}</title></circle>"
         )
     parts.append(
-        _text(LEFT + span / 2, bottom + 22, "principal directions of the forget side", "middle")
+        text(LEFT + span / 2, bottom + 22, "principal directions of the forget side", "middle")
     )
-    return _svg(height, parts, "Cosine of each principal direction to the retain span")
+    return svg(height, parts, "Cosine of each principal direction to the retain span")
 
 
 def collateral_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
@@ -174,11 +175,11 @@ def collateral_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
 
     parts = []
     for tick in (0.0, 0.5, 1.0):
-        parts.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
-        parts.append(_text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
-        parts.append(_text(LEFT + span * tick, bottom + 20, f"{tick:g}", "middle"))
-    parts.append(_line(LEFT, y(0.0), WIDTH - RIGHT, y(1.0), "dash c0"))
-    parts.append(_text(LEFT + span * 0.8, y(0.8) + 18, "bound: delta", "start"))
+        parts.append(line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        parts.append(text(LEFT - 8, y(tick) + 4, f"{tick:g}", "end"))
+        parts.append(text(LEFT + span * tick, bottom + 20, f"{tick:g}", "middle"))
+    parts.append(line(LEFT, y(0.0), WIDTH - RIGHT, y(1.0), "dash c0"))
+    parts.append(text(LEFT + span * 0.8, y(0.8) + 18, "bound: delta", "start"))
     for block in angles:
         for cosine, cost in zip(block["cosines"], block["collateral"], strict=True):
             kind = "removed" if cosine <= delta else "kept"
@@ -187,10 +188,11 @@ def collateral_chart(angles: Sequence[Mapping[str, Any]], delta: float) -> str:
                 f'<circle class="{kind}" cx="{LEFT + span * cosine:.1f}" cy="{y(cost):.1f}" r="5">'
                 f"<title>{tip}</title></circle>"
             )
-    return _svg(height, parts, "Cost of removal to the retained updates over delta")
+    return svg(height, parts, "Cost of removal to the retained updates over delta")
 
 
-def _svg(height: float, parts: Sequence[str], label: str) -> str:
+def svg(height: float, parts: Sequence[str], label: str) -> str:
+    """Put parts into a picture that is as wide as the page."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'
         + "".join(parts)
@@ -207,16 +209,19 @@ def _axis(y: float, low: float, high: float, unit: str) -> str:
     for i in range(5):
         value = low + (high - low) * i / 4
         x = _x(value, low, high)
-        out += _line(x, 10, x, y, "grid") + _text(x, y + 20, f"{value:g} {unit}", "middle")
+        out += line(x, 10, x, y, "grid") + text(x, y + 20, f"{value:g} {unit}", "middle")
     return out
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """Draw a line of a class of the style sheet."""
     return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str:
+    """Write words; `anchor` is the end of them that stands at x."""
+    named = f' class="{kind}"' if kind else ""
+    return f'<text{named} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _mark(side: str, x: float, y: float, title: str) -> str:

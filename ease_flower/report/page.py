@@ -39,7 +39,7 @@ def render_report(data: ReportData) -> str:
         [
             f"<h1>{title}</h1>",
             f'<p class="lead">{escape(headline(data.metrics))}</p>',
-            f'<div class="scroll">{_table(summary_table(data.metrics))}</div>',
+            f'<div class="scroll">{html_table(summary_table(data.metrics))}</div>',
             _how_to_read(),
             f"<h2>Gap to retraining</h2>{LEGEND}<figure>{gap_chart(data.metrics)}</figure>",
             _cost(data),
@@ -92,7 +92,9 @@ def _how_to_read() -> str:
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Write rows of text as a table, header first; every cell is escaped."""
+
     def line(cells: Iterable[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells) + "</tr>"
 
@@ -119,7 +121,7 @@ def _cost(data: ReportData) -> str:
         for row in data.costs
     ]
     lead = f"<p>Unlearning took {' and '.join(told)}.</p>" if told else ""
-    return f'<h2>Cost</h2>{lead}<div class="scroll">{_table([header, *rows])}</div>'
+    return f'<h2>Cost</h2>{lead}<div class="scroll">{html_table([header, *rows])}</div>'
 
 
 def _curve(data: ReportData) -> str:
@@ -192,8 +194,8 @@ def _calibration(data: ReportData) -> str:
     return (
         "<h2>How much was taken out</h2>"
         "<p>Holders attacked their own forget pairs: can they be told from held-out pairs by how "
-        "much their cosine grew since the initial adapters? Filled: the smallest lambda at which "
-        f"that AUC is 0.5 within one standard error; {chosen:.1f} was taken.</p>"
+        "much their cosine grew since the initial adapters? The upright line: lambda "
+        f"{chosen:.2f}, where that AUC falls to 0.5, or 1 if it never does.</p>"
         f"<figure>{calibration_chart(curve, chosen)}<figcaption>AUC of the reference attack after "
         "excision</figcaption></figure>"
     )
@@ -240,6 +242,6 @@ def _settings(data: ReportData) -> str:
         *([k, v] for k, v in sorted(data.model_hashes.items())),
     ]
     return (
-        f"<details><summary>Settings and model hashes</summary>{_table(rows)}"
-        f"<code>{_table(hashes)}</code></details>"
+        f"<details><summary>Settings and model hashes</summary>{html_table(rows)}"
+        f"<code>{html_table(hashes)}</code></details>"
     )

@@ -13,6 +13,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--rule);text-align:right}
 th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}
 svg{width:100%;height:auto;font-size:13px}svg text{fill:var(--ink)}
+svg text.f0{fill:var(--a)}svg text.f1{fill:var(--c)}
 svg line,svg polyline{fill:none;stroke:var(--ink);stroke-width:2}
 svg .grid{stroke:var(--rule);stroke-width:1}svg .link{stroke:var(--soft);stroke-width:2}
 svg .dash{stroke-dasharray:7 5}svg .dot{stroke-dasharray:2 4}
