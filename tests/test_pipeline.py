@@ -207,40 +207,6 @@ def test_the_leaver_is_never_asked_by_retrain_and_recover(tmp_path):
                 assert message.metadata.dst_node_id != 1001
 
 
-def test_the_lock_travels_once_a_client(tmp_path):
-    run = simulate(tmp_path / "s", recover_rounds=3)
-    carried = [m for m in run.grid.sent if "lock" in m.content]
-    assert len(carried) == 2
-    assert not any("anchor" in m.content for m in carried)  # theta_u is what is being sent
-
-
-def test_a_client_whose_reply_was_lost_gets_the_lock_again(tmp_path):
-    lost = []
-
-    def change(partition: int, request: Message, reply: Message) -> Message | None:
-        if partition == 0 and "lock" in request.content and not lost:
-            lost.append(request)
-            return None
-        return reply
-
-    run = simulate(tmp_path / "s", {"change_reply": change}, recover_rounds=3)
-    again = [m for m in run.grid.sent if "lock" in m.content and m.metadata.dst_node_id == 1000]
-    assert len(again) == 2
-    assert "anchor" in again[1].content
-    anchor = np.concatenate([a.ravel() for a in again[1].content["anchor"].to_numpy_ndarrays()])
-    np.testing.assert_array_equal(anchor, run.store.model("unlearn"))
-
-
-def test_bilateral_excision_is_done_where_asked_for_and_locked(tmp_path):
-    run = simulate(tmp_path / "s", forget_client_online=True, excise_steps=3, calibrate=False)
-    store = run.store
-    moved = store.model("recover").astype(float) - store.model("unlearn")
-    removed = sum(sum(block["removed"]) for block in store.manifest["angles"])
-    assert removed < store.basis().shape[1] <= removed + 3  # its path, as few directions
-    assert np.abs(store.basis().T @ moved).max() < 1e-5
-    assert store.manifest["costs"]["unlearn"]["client_seconds"] > 0
-
-
 def test_a_changed_history_file_is_refused(tmp_path):
     run = simulate(tmp_path / "s", phase="train")
     file = tmp_path / "s" / run.store.history.updates[0].file

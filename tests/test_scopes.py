@@ -1,4 +1,4 @@
-"""Class and sample requests, calibration, and one request after another."""
+"""Class and sample requests, and calibration."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from inprocess import SMALL, simulate
 from clients.memory import Memory
 from ease_flower.config import Config
 from ease_flower.data.federation import client_data
-from ease_flower.errors import DataError, StateError, UserError
+from ease_flower.errors import DataError, UserError
 from ease_flower.metrics.evaluate import Embedded, reference_auc
 from ease_flower.metrics.membership import membership_auc
 from ease_flower.model.caching import compute_stems
@@ -169,11 +169,6 @@ def test_a_class_nobody_holds_is_refused_before_round_1(tmp_path):
     assert not (tmp_path / "s").exists()
 
 
-def test_a_request_for_everybody_is_refused(tmp_path):
-    with pytest.raises(UserError, match="names every client"):
-        simulate(tmp_path / "s", forget="site-0,site-1,site-2")
-
-
 def test_what_forget_pairs_added_is_gone_from_the_history_of_their_holders(trained, tmp_path):
     run = continued(trained, tmp_path / "s", replay_every=2, **SAMPLE)
     history, before = run.store.history, Store(trained).history
@@ -219,63 +214,6 @@ def test_a_client_that_is_gone_is_not_asked_and_the_report_says_not_calibrated(t
     page = (tmp_path / "s" / "reports" / "report.html").read_text()
     assert "not calibrated" in page
     assert not [m for m in run.grid.sent if m.metadata.message_type.startswith("train.")]
-
-
-def test_a_second_request_locks_the_directions_of_both(trained, tmp_path):
-    first = continued(trained, tmp_path / "s", forget="site-1")
-    u_one = first.store.basis()
-    second = simulate(tmp_path / "s", forget="site-2")
-    u_both = second.store.basis()
-    np.testing.assert_array_equal(u_both[:, : u_one.shape[1]], u_one)
-    np.testing.assert_allclose(u_both.T @ u_both, np.eye(u_both.shape[1]), atol=1e-9)
-    moved = second.store.model("recover-2").astype(float) - second.store.model("unlearn-2")
-    assert np.abs(u_both.T @ moved).max() < 1e-5
-    assert second.store.manifest["forgotten"] == ["site-1", "site-2"]
-    asked = {m.metadata.dst_node_id for m in second.grid.sent if "lock" in m.content}
-    assert asked == {1000}
-
-
-def test_what_an_earlier_request_took_is_neither_forgotten_nor_retained_in_the_next(
-    trained, tmp_path
-):
-    continued(trained, tmp_path / "s", forget="site-1")
-    second = simulate(tmp_path / "s", scope="class", forget="circle")
-    found = json.loads((tmp_path / "s" / "reports" / "metrics.json").read_text())
-    assert found["n"]["forget"] + found["n"]["retain"] == 24  # site-1's 12 are in neither
-    asked = {m.metadata.dst_node_id for m in second.grid.sent}
-    assert 1001 not in {
-        m.metadata.dst_node_id
-        for m in second.grid.sent
-        if m.metadata.message_type.startswith(("train", "evaluate"))
-    }
-    assert {1000, 1002} <= asked
-
-
-def test_more_rounds_of_a_finished_request_go_on_from_its_last(trained, tmp_path):
-    first = continued(trained, tmp_path / "s", recover_rounds=1)
-    more = simulate(tmp_path / "s", recover_rounds=3)
-    assert more.store.rounds_done("recover") == 3
-    kept = first.store.manifest["models"]["recover"]["1"]
-    assert more.store.manifest["models"]["recover"]["1"] == kept
-
-
-def test_the_same_request_twice_is_a_receipt_and_no_second_excision(trained, tmp_path):
-    first = continued(trained, tmp_path / "s")
-    again = simulate(tmp_path / "s")
-    assert again.store.manifest["models"] == first.store.manifest["models"]
-    assert not [m for m in again.grid.sent if m.metadata.message_type.startswith("train")]
-
-
-def test_a_second_request_waits_for_the_first(trained, tmp_path):
-    continued(trained, tmp_path / "s", phase="unlearn")
-    with pytest.raises(StateError, match="is not finished"):
-        simulate(tmp_path / "s", phase="unlearn", forget="site-2")
-
-
-def test_who_left_comes_back_under_a_new_name_only(trained, tmp_path):
-    continued(trained, tmp_path / "s", forget="site-1")
-    with pytest.raises(UserError, match="under a new name"):
-        simulate(tmp_path / "s", forget="site-0,site-1")
 
 
 def test_one_branch_excision_leaves_the_other_branch_where_it_was(trained, tmp_path):
