@@ -4,8 +4,13 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Message
 from inprocess import simulate
+
+from ease_flower.config import Config
+from ease_flower.model import adapters, training
+from ease_flower.model.training import Lock, LockStep
 
 
 def test_the_lock_travels_once_a_client(tmp_path):
@@ -89,3 +94,22 @@ def test_recovery_may_take_other_epochs_than_training(tmp_path):
         for run in (same, more)
     ]
     assert steps[1] > 1.5 * steps[0]
+
+
+@pytest.mark.parametrize("kind", ["proximal", "penalty"])
+def test_under_a_steady_gradient_drift_ends_at_gradient_over_alpha(monkeypatch, kind):
+    """One locked entry of two, a gradient of 3 on both, alpha 10: by hand, drift is 0.3."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    for module in (adapters, training):
+        monkeypatch.setattr(module, "trained_parameters", lambda _: {"image.w": weight})
+    lock = Lock(torch.tensor([[1.0], [0.0]]), torch.zeros(2))
+    config = Config(lock=kind, lock_alpha=10.0, optimizer="sgd", learning_rate=0.01)
+    held = LockStep(None, lock, config)
+    for _ in range(400):
+        penalty = 10.0 * weight.detach()[0] if kind == "penalty" else torch.tensor(0.0)
+        with torch.no_grad():
+            weight -= 0.01 * torch.stack([3.0 + penalty, torch.tensor(3.0)])
+        held()
+    assert held.push == pytest.approx(3.0, rel=1e-4)
+    assert float(held.along.norm()) == pytest.approx(3.0 / 10.0, rel=1e-3)
+    assert weight[1].item() == pytest.approx(-0.01 * 3.0 * 400, rel=1e-4)  # not locked

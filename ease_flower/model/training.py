@@ -134,7 +134,7 @@ def train_locally(
     parameters = trained_parameters(encoder)
     before = {name: p.detach().clone() for name, p in parameters.items()}
     optimizer = make_optimizer(parameters.values(), config)
-    held = None if lock is None else _LockStep(encoder, lock, config)
+    held = None if lock is None else LockStep(encoder, lock, config)
     losses: list[float] = []
     for epoch in range(config.local_epochs):
         losses = []
@@ -176,7 +176,7 @@ def make_optimizer(moved: Iterable[nn.Parameter], config: Config) -> torch.optim
     return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
 
 
-class _LockStep:
+class LockStep:
     """What the forget lock does after each step of the optimiser; notes the hardest push."""
 
     @torch.no_grad()
