@@ -48,6 +48,7 @@ REQUEST_KEYS = frozenset(
         "replay-rank",
         "calibrate",
         "excise-branches",
+        "reaverage",
         "project",
         "energy",
         "rank-cap",
@@ -126,6 +127,7 @@ class Config:
         0.35, "largest cosine to the retain span that is removed", low=0.0, high=1.0
     )
     strength: float = _key(1.0, "lambda: share of the displacement that is removed", low=0.0)
+    reaverage: bool = _key(True, "average the rounds again without the clients that left")
     granularity: str = _key("all", "blocks that are split on their own", ("all", "tower", "layer"))
     retain_span: str = _key("joint", "one span of all, or each client's", ("joint", "pairwise"))
     recover_rounds: int = _key(2, "rounds after excision by those who stay", low=0)

@@ -1,6 +1,7 @@
 """The server's side of a request: attribute, split, calibrate, excise, displace, commit.
 
 1. The two sides: the history (a client left), or what holders attribute to their forget pairs.
+   Where a client left, the rounds' means are taken again without it.
 2. GSD: which directions of the forget side no one else needs.
 3. Calibration, where a holder can be asked: the smallest lambda at which its forget pairs can no
    longer be told from its held-out pairs.
@@ -30,7 +31,9 @@ from ease_flower.unlearning.excision import (
     excise,
     retained_history,
 )
+from ease_flower.unlearning.reaverage import reaveraging
 from ease_flower.unlearning.requests import ForgetRequest
+from ease_flower.unlearning.subspace import remove
 
 from .holders import Answer, Holders, note
 
@@ -79,6 +82,7 @@ class Unlearning:
         parts: list[Attribution] = []
         if self.request.leavers:
             updates = client_updates(store.history, self.request.leavers)
+            self._reaverage()
         else:
             parts = self._attributions()
             updates = attributed_updates(store.history, parts)
@@ -93,6 +97,22 @@ class Unlearning:
         store.put_model(self.track, 0, excision.theta.astype(np.float32))
         store.manifest["angles"] = excision.angles
         self._delete(parts)
+
+    def _reaverage(self) -> None:
+        """Give those who stay the shares they would have had, outside what is locked."""
+        added = reaveraging(self.store.history, self.request.leavers)
+        if not self.config.reaverage or added is None:
+            return
+        if "basis" in self.store.manifest:
+            added = remove(added, np.zeros_like(added), self.store.basis())
+        for block in self._untouched():
+            added[block] = 0.0
+        self.theta = (self.theta + added).astype(self.theta.dtype)
+
+    def _untouched(self) -> list[slice]:
+        """Return the branches that are left as they were, for the ablation of one branch."""
+        towers, chosen = self.space.blocks("tower"), self.config.excise_branches
+        return [block for name, block in towers.items() if chosen not in ("both", name)]
 
     def _attributions(self) -> list[Attribution]:
         answers = self.holders.ask("attribute")
@@ -114,8 +134,7 @@ class Unlearning:
         config, blocks = self.config, self.space.blocks(self.config.granularity)
         parts = decompose_updates(updates, config, blocks)
         locked = self.store.basis() if "basis" in self.store.manifest else None
-        towers = self.space.blocks("tower")
-        kept = [b for name, b in towers.items() if config.excise_branches not in ("both", name)]
+        kept = self._untouched()
 
         def excised(strength: float) -> Excision:
             chosen = replace(config, strength=strength)

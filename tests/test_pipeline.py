@@ -13,6 +13,7 @@ from inprocess import simulate
 from ease_flower.errors import StateError, UserError
 from ease_flower.model.export import import_adapter
 from ease_flower.state import Store
+from ease_flower.unlearning.reaverage import reaveraging
 from strategies.server_app import only_one
 
 
@@ -72,14 +73,19 @@ def test_recovery_starts_at_the_excised_model_also_under_the_lock(finished):
     assert np.abs(basis.T @ (end.astype(float) - start)).max() < 1e-5
 
 
-def test_excision_removes_the_leavers_own_part_and_nothing_outside_it(finished):
-    store = Store(finished)
+@pytest.mark.parametrize("reaverage", [True, False])
+def test_excision_removes_the_leavers_own_part_and_outside_it_averages_again(tmp_path, reaverage):
+    simulate(tmp_path / "s", phase="train")
+    added = reaveraging(Store(tmp_path / "s").history, ["site-1"])
+    simulate(tmp_path / "s", reaverage=reaverage)
+    store = Store(tmp_path / "s")
     before, after = store.model("train").astype(float), store.model("unlearn").astype(float)
     basis = store.basis()
     np.testing.assert_allclose(basis.T @ basis, np.eye(basis.shape[1]), atol=1e-10)
-    moved = after - before
+    moved = after - before - (added if reaverage else 0.0)
     np.testing.assert_allclose(moved - basis @ (basis.T @ moved), 0, atol=1e-6)
     np.testing.assert_allclose(basis.T @ after, 0, atol=1e-5)  # theta_0 = 0 with B alone
+    assert np.linalg.norm(added) > 1e-3
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(finished, tmp_path):

@@ -11,7 +11,8 @@ Settings = Mapping[str, Scalar]
 SCOPES = ("client", "class", "sample")
 LATER = 20  # rounds of training after recovery, for "does it come back?"
 NO_LOCK: Settings = {"lock": "none", "project": False}
-BKE: Settings = {"forget-client-online": True, "strength": 0.0, "calibrate": False}
+NOTHING_REMOVED: Settings = {"strength": 0.0, "reaverage": False}
+BKE: Settings = {**NOTHING_REMOVED, "forget-client-online": True, "calibrate": False}
 PARTS: dict[str, Settings] = {
     "full": {},
     "no GSD (all directions)": {"delta": 1.0},
@@ -28,7 +29,9 @@ PARTS: dict[str, Settings] = {
     "no recovery": {"recover-rounds": 0},
 }
 CLIENT_PARTS: dict[str, Settings] = {
-    "lambda 0 (recovery alone)": {"strength": 0.0},
+    "no re-averaging": {"reaverage": False},
+    "recovery alone": NOTHING_REMOVED,
+    "lambda 0": {"strength": 0.0},
     "lambda 0.5": {"strength": 0.5},
     "alpha 1": {"lock-alpha": 1.0},
     "alpha 100": {"lock-alpha": 100.0},
