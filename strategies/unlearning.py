@@ -68,6 +68,7 @@ class Unlearning:
         self.request, self.holders = request, holders
         self.base, self.track = base, track
         self.theta, self.origin = store.model(base), store.model("initial", 0)
+        self.locked = store.basis() if "basis" in store.manifest else None  # earlier requests'
 
     def carry_out(self) -> None:
         """Compute and commit theta_u and U_mu.
@@ -82,7 +83,8 @@ class Unlearning:
         parts: list[Attribution] = []
         if self.request.leavers:
             updates = client_updates(store.history, self.request.leavers)
-            self._reaverage()
+            if config.reaverage:
+                self._reaverage()
         else:
             parts = self._attributions()
             updates = attributed_updates(store.history, parts)
@@ -101,10 +103,10 @@ class Unlearning:
     def _reaverage(self) -> None:
         """Give those who stay the shares they would have had, outside what is locked."""
         added = reaveraging(self.store.history, self.request.leavers)
-        if not self.config.reaverage or added is None:
+        if added is None:
             return
-        if "basis" in self.store.manifest:
-            added = remove(added, np.zeros_like(added), self.store.basis())
+        if self.locked is not None:
+            added = remove(added, np.zeros_like(added), self.locked)
         for block in self._untouched():
             added[block] = 0.0
         self.theta = (self.theta + added).astype(self.theta.dtype)
@@ -133,18 +135,17 @@ class Unlearning:
     def _excise(self, updates: Updates) -> Excision:
         config, blocks = self.config, self.space.blocks(self.config.granularity)
         parts = decompose_updates(updates, config, blocks)
-        locked = self.store.basis() if "basis" in self.store.manifest else None
         kept = self._untouched()
 
         def excised(strength: float) -> Excision:
             chosen = replace(config, strength=strength)
-            return excise(parts, blocks, self.theta, self.origin, chosen, locked, kept)
+            return excise(parts, blocks, self.theta, self.origin, chosen, self.locked, kept)
 
         strength, is_enough = self._calibrate(excised(1.0))
         out = excised(strength)
         if config.excise_steps and self.holders.nodes and not is_enough:
             out = add_displacement(out, parts, blocks, self._trajectories(out))
-        new = out.basis.shape[1] - (0 if locked is None else locked.shape[1])
+        new = out.basis.shape[1] - (0 if self.locked is None else self.locked.shape[1])
         found = sum(len(part.cosines) for part in parts.values())
         log(INFO, "[%s] %s: %d of %d directions", self.track, self.request, new, found)
         return out

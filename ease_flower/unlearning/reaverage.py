@@ -26,7 +26,7 @@ def reaveraging(history: History, leavers: Collection[str]) -> NDArray[np.float6
     """
     total: NDArray[np.float64] | None = None
     for rnd in sorted({u.round for name in leavers for u in history.of(name)}):
-        updates = [u for name in history.clients() for u in history.of(name) if u.round == rnd]
+        updates = sorted((u for u in history.updates if u.round == rnd), key=lambda u: u.client)
         whole = float(sum(u.weight for u in updates))
         staying = float(sum(u.weight for u in updates if u.client not in leavers))
         for update in updates if staying else []:
